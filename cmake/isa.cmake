@@ -1,0 +1,29 @@
+# One OBJECT library per instruction set, each with flags of its own; the choice is made at run time (core/cpu.h).
+set(AEGIS_KERNELS extract_batch)
+
+# Sanitizers and gcc's AVX-512 headers: gcc 12 warns of uninitialised reads inside them that are none.
+set(AEGIS_FLAGS_scalar "")
+set(AEGIS_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(AEGIS_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -Wno-maybe-uninitialized)
+
+set(AEGIS_ISAS scalar)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND AEGIS_ISAS avx2 avx512)
+endif()
+
+set(AEGIS_ISA_OBJECTS "")
+foreach(isa IN LISTS AEGIS_ISAS)
+  set(sources ${AEGIS_KERNELS})
+  list(TRANSFORM sources PREPEND csrc/kernels/${isa}/)
+  list(TRANSFORM sources APPEND .cpp)
+  add_library(aegis_${isa} OBJECT ${sources})
+  target_include_directories(aegis_${isa} PRIVATE csrc)
+  target_compile_options(aegis_${isa} PRIVATE -O3 ${AEGIS_FLAGS_${isa}})
+  list(APPEND AEGIS_ISA_OBJECTS $<TARGET_OBJECTS:aegis_${isa}>)
+endforeach()
+if("avx512" IN_LIST AEGIS_ISAS)
+  set(AEGIS_X86 1)
+else()
+  set(AEGIS_X86 0)
+endif()
+add_compile_definitions(AEGIS_X86=${AEGIS_X86})

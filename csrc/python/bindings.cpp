@@ -1,0 +1,30 @@
+// The Python module aegis._C: torch-free objects with state. Operators are torch.ops.aegis.*
+// instead.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "core/cpu.h"
+
+namespace py = pybind11;
+
+namespace {
+
+py::dict build_info() {
+  py::list isas;
+  for (aegis::Isa isa : aegis::available_isas()) isas.append(std::string(aegis::name(isa)));
+  py::dict info;
+  info["version"] = AEGIS_VERSION;
+  info["isas"] = isas;
+  info["cuda"] = static_cast<bool>(AEGIS_WITH_CUDA);
+  info["cuda_archs"] = AEGIS_CUDA_ARCHS;
+  info["torch_target"] = "2.11";
+  info["compiler"] = __VERSION__;
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.def("cpu_isa", [] { return std::string(aegis::name(aegis::active_isa())); });
+  m.def("build_info", build_info);
+}

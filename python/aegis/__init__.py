@@ -1,0 +1,13 @@
+"""aegis: training batches and decoded tokens for PyTorch, from flat, aligned, reused memory."""
+
+from __future__ import annotations
+
+import torch  # noqa: F401  (loads the libraries that the operators link to)
+
+from aegis import ops
+from aegis._C import build_info, cpu_isa
+
+__version__ = build_info()["version"]
+__all__ = ["build_info", "cpu_isa", "ops"]
+
+cpu_isa()  # an AEGIS_FORCE_ISA that cannot be honoured is an error here, not at the first batch
