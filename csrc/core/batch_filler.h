@@ -1,0 +1,59 @@
+// What a feeder needs from a data set: the shape of a batch, and a way to write one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace aegis {
+
+/// The element types a batch's tensors may have, as DLPack codes them.
+struct FieldType {
+  uint8_t code;  ///< 0 signed integer, 1 unsigned integer, 2 float, 4 bfloat16, 5 complex, 6 bool
+  uint8_t bits;
+};
+
+/// One tensor of a batch: (count, *row_shape).
+struct Field {
+  FieldType type;
+  std::vector<int64_t> row_shape;
+
+  size_t row_bytes() const {
+    size_t bytes = type.bits / 8;
+    for (int64_t extent : row_shape) bytes *= static_cast<size_t>(extent);
+    return bytes;
+  }
+};
+
+/// The most tensors a batch may have.
+inline constexpr size_t kMaxFields = 16;
+
+/// Where each field's tensor starts.
+using FieldPointers = std::array<std::byte*, kMaxFields>;
+
+/// Writes the samples of a batch. Const members are called from several filler threads at once.
+class BatchFiller {
+ public:
+  virtual ~BatchFiller() = default;
+
+  /// The tensors of a batch, in the order they are handed out. Fixed for the filler's life.
+  virtual const std::vector<Field>& fields() const = 0;
+
+  /// Samples in the data set.
+  virtual int64_t samples() const = 0;
+
+  /// Writes samples `indices[0 .. count-1]`, each in [0, samples()), to the start of each field's
+  /// memory, which is 64-byte aligned. Throws where the data cannot be read; what was written then
+  /// is not handed out.
+  virtual void fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const = 0;
+};
+
+/// Bytes a batch of `rows` rows takes in a slot, every field 64-byte aligned. `starts`, if not
+/// null, receives where each field begins when the slot begins at `slot`. Throws
+/// std::invalid_argument for more than kMaxFields fields and for batches of 2^62 bytes or more.
+/// Allocates nothing.
+size_t lay_out(const std::vector<Field>& fields, int64_t rows, std::byte* slot = nullptr,
+               FieldPointers* starts = nullptr);
+
+}  // namespace aegis

@@ -1,0 +1,282 @@
+#include "core/feeder.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/check.h"
+#include "core/fork.h"
+
+namespace aegis {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr auto kNap = std::chrono::milliseconds(50);  // the longest sleep between two looks
+
+int64_t ns_since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
+void pause() {
+#if AEGIS_X86
+  __builtin_ia32_pause();
+#endif
+}
+
+/// Signals go to the threads that expect them, so that Ctrl-C interrupts the consumer; those that a
+/// fault in this thread raises must stay deliverable.
+void block_signals() {
+  sigset_t signals;
+  sigfillset(&signals);
+  for (int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}) sigdelset(&signals, fault);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+}  // namespace
+
+Feeder::Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPool> pool,
+               FeederOptions options)
+    : filler_(std::move(filler)),
+      pool_(std::move(pool)),
+      options_(options),
+      generation_(fork_generation()),
+      ring_(static_cast<size_t>(std::max(1, options.depth))),
+      threads_(std::make_unique<std::vector<std::thread>>()) {
+  check<std::invalid_argument>(filler_ != nullptr, "filler: expected a filler, got null");
+  check<std::invalid_argument>(pool_ != nullptr, "pool: expected a pool, got null");
+  check<std::invalid_argument>(options_.threads >= 0, "threads: expected at least 0, got ",
+                               options_.threads);
+  check<std::invalid_argument>(options_.depth >= 1, "depth: expected at least 1, got ",
+                               options_.depth);
+  (void)lay_out(filler_->fields(), 0);  // throws where there are too many fields
+  threads_->reserve(static_cast<size_t>(options_.threads));
+  try {
+    for (int i = 0; i < options_.threads; ++i) threads_->emplace_back([this, i] { run(i); });
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+Feeder::~Feeder() {
+  stop();
+  // In a child the thread objects name threads that were never there: destroying them would end the
+  // process.
+  if (generation_ != fork_generation()) (void)threads_.release();
+}
+
+void Feeder::check_alive() const {
+  check<std::runtime_error>(
+      generation_ == fork_generation(),
+      "this iterator was made before fork() and its threads are not in this process: make a "
+      "new one from the loader");
+  check<std::runtime_error>(!stopping_.load(std::memory_order_relaxed),
+                            "this iterator has been closed");
+}
+
+// --- consumer
+// ---------------------------------------------------------------------------------------------------
+
+Feeder::Job& Feeder::next_free_job(int64_t count) {
+  check_alive();
+  check<std::length_error>(!full(), "submit: expected fewer than ", ring_.size(),
+                           " outstanding batches, got ", outstanding());
+  Job& next = job(submitted_);
+  if (static_cast<size_t>(count) > next.indices.capacity()) {
+    next.indices.reserve(static_cast<size_t>(count));
+    ++allocations_;
+  }
+  next.indices.clear();
+  next.own_memory = false;
+  next.error = nullptr;
+  next.filled.store(false, std::memory_order_relaxed);
+  return next;
+}
+
+void Feeder::publish() {
+  published_.store(++submitted_, std::memory_order_seq_cst);
+  // Waking a thread costs a system call, so it is put off until half of the ring wants filling.
+  const int64_t waiting = submitted_ - next_fill_.load(std::memory_order_relaxed);
+  if (2 * waiting > static_cast<int64_t>(ring_.size()) || waiting == outstanding()) wake_fillers();
+}
+
+void Feeder::submit(const int64_t* indices, int64_t count, const FieldPointers* memory) {
+  check<std::logic_error>(!schedule_, "submit: expected a feeder that follows no schedule");
+  Job& next = next_free_job(count);
+  next.indices.assign(indices, indices + count);
+  next.own_memory = memory != nullptr;
+  if (memory != nullptr) next.batch.fields = *memory;
+  publish();
+}
+
+void Feeder::follow(const Schedule& schedule) {
+  check_alive();
+  check<std::logic_error>(!schedule_ && submitted_ == 0, "follow: expected an unused feeder");
+  schedule_.emplace(schedule);
+  next_step_ = 0;
+  while (!full() && next_step_ < schedule_->steps()) submit_step();
+}
+
+void Feeder::submit_step() {
+  const Schedule::Run run = schedule_->run(next_step_++);
+  Job& next = next_free_job(run.count);
+  // Positions travel; the filler turns them into samples, so that the consumer's turn stays short.
+  for (int64_t i = 0; i < run.count; ++i) next.indices.push_back(run.begin + i);
+  publish();
+}
+
+bool Feeder::ready() const {
+  return outstanding() == 0 || options_.threads == 0 ||
+         job(taken_).filled.load(std::memory_order_acquire);
+}
+
+bool Feeder::wait_ready(std::chrono::nanoseconds limit) {
+  check_alive();
+  if (ready()) return true;
+  const Clock::time_point start = Clock::now();
+  ++waits_;
+  wake_fillers();
+  while (!ready() && Clock::now() - start < std::min<std::chrono::nanoseconds>(limit, kSpin))
+    pause();
+  if (!ready() && limit > kSpin) {
+    std::unique_lock lock(mutex_);
+    consumer_sleeps_.store(true, std::memory_order_seq_cst);
+    done_.wait_until(lock, start + limit, [&] {
+      return job(taken_).filled.load(std::memory_order_seq_cst) ||
+             stopping_.load(std::memory_order_relaxed);
+    });
+    consumer_sleeps_.store(false, std::memory_order_relaxed);
+  }
+  wait_ns_ += ns_since(start);
+  return ready();
+}
+
+Batch Feeder::take() {
+  check_alive();
+  check<std::out_of_range>(outstanding() > 0, "take: expected an outstanding batch, got none");
+  Job& oldest = job(taken_);
+  if (options_.threads == 0) {
+    const Clock::time_point start = Clock::now();
+    next_fill_.store(taken_ + 1, std::memory_order_relaxed);
+    fill(oldest);
+    wait_ns_ += ns_since(start);
+  }
+  while (!wait_ready(kNap)) check_alive();
+  ++taken_;
+  if (taken_ == static_cast<int64_t>(ring_.size())) {
+    warm_fresh_ = pool_->stats().fresh;
+    allocations_ = 0;
+  }
+  Batch batch = std::move(oldest.batch);
+  oldest.batch = Batch{};
+  const std::exception_ptr error = std::exchange(oldest.error, nullptr);
+  if (schedule_ && next_step_ < schedule_->steps()) submit_step();
+  if (error) std::rethrow_exception(error);
+  samples_ += batch.count;
+  return batch;
+}
+
+Feeder::Stats Feeder::stats() const {
+  Stats stats{taken_,      samples_, 0, waits_, wait_ns_, fill_ns_.load(std::memory_order_relaxed),
+              allocations_};
+  if (taken_ >= static_cast<int64_t>(ring_.size()))
+    stats.native_allocations += pool_->stats().fresh - warm_fresh_;
+  for (int64_t number = taken_; number < submitted_; ++number) {
+    stats.ready += job(number).filled.load(std::memory_order_relaxed);
+  }
+  return stats;
+}
+
+// --- fillers
+// ----------------------------------------------------------------------------------------------------
+
+void Feeder::fill(Job& job) noexcept {
+  const Clock::time_point start = Clock::now();
+  try {
+    const int64_t count = static_cast<int64_t>(job.indices.size()), samples = filler_->samples();
+    for (int64_t& index : job.indices) {
+      if (schedule_) {
+        index = schedule_->sample(index);
+        continue;
+      }
+      const int64_t asked = index;
+      if (index < 0) index += samples;
+      check<std::out_of_range>(0 <= index && index < samples, "index: expected ", -samples, " to ",
+                               samples - 1, ", got ", asked);
+    }
+    job.batch.count = count;
+    if (!job.own_memory) {
+      const size_t bytes = lay_out(filler_->fields(), count);
+      check<std::length_error>(bytes <= pool_->slot_bytes(), "batch: expected at most ",
+                               pool_->slot_bytes(), " bytes (the size of a slot), got ", bytes);
+      job.batch.lease = pool_->acquire();
+      lay_out(filler_->fields(), count, job.batch.lease.data(), &job.batch.fields);
+    }
+    filler_->fill(job.indices.data(), count, job.batch.fields);
+  } catch (...) {
+    job.error = std::current_exception();
+    job.batch.lease.reset();
+  }
+  fill_ns_.fetch_add(ns_since(start), std::memory_order_relaxed);
+  job.filled.store(true, std::memory_order_seq_cst);
+}
+
+void Feeder::wake_fillers() {
+  if (sleeping_fillers_.load(std::memory_order_seq_cst) == 0) return;
+  const std::lock_guard lock(mutex_);
+  work_.notify_one();
+}
+
+void Feeder::run(int thread_index) noexcept {
+  block_signals();
+  pthread_setname_np(pthread_self(),
+                     ("aegis-feed-" + std::to_string(thread_index)).substr(0, 15).c_str());
+  Clock::time_point idle_since = Clock::now();
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    int64_t mine = next_fill_.load(std::memory_order_relaxed);
+    if (mine < published_.load(std::memory_order_acquire)) {
+      if (!next_fill_.compare_exchange_weak(mine, mine + 1, std::memory_order_relaxed)) continue;
+      if (mine + 1 < published_.load(std::memory_order_relaxed))
+        wake_fillers();  // a colleague takes the next
+      fill(job(mine));
+      if (consumer_sleeps_.load(std::memory_order_seq_cst)) {
+        const std::lock_guard lock(mutex_);
+        done_.notify_one();
+      }
+      idle_since = Clock::now();
+      continue;
+    }
+    if (Clock::now() - idle_since < kSpin) {
+      pause();
+      continue;
+    }
+    std::unique_lock lock(mutex_);
+    sleeping_fillers_.fetch_add(1, std::memory_order_seq_cst);
+    work_.wait(lock, [&] {
+      return next_fill_.load(std::memory_order_relaxed) <
+                 published_.load(std::memory_order_seq_cst) ||
+             stopping_.load(std::memory_order_relaxed);
+    });
+    sleeping_fillers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+void Feeder::stop() noexcept {
+  if (generation_ != fork_generation()) return;
+  const std::lock_guard one_at_a_time(stop_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_.store(true, std::memory_order_relaxed);
+    work_.notify_all();
+    done_.notify_all();
+  }
+  for (std::thread& thread : *threads_) thread.join();
+  threads_->clear();
+}
+
+}  // namespace aegis

@@ -1,0 +1,104 @@
+#include "core/slot_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/fork.h"
+
+namespace aegis {
+
+struct SlotLease::Slot {
+  explicit Slot(size_t bytes) : memory(bytes) {}
+
+  Mapping memory;
+  // Holders. Release order on the way down and acquire at zero: what a holder read or wrote happens
+  // before the next owner's writes.
+  std::atomic<int64_t> leases{0};
+  size_t index = 0;  // in SlotPool::slots_
+};
+
+SlotLease::SlotLease(const SlotLease& other) noexcept : pool_(other.pool_), slot_(other.slot_) {
+  if (slot_ != nullptr) slot_->leases.fetch_add(1, std::memory_order_relaxed);
+}
+
+SlotLease& SlotLease::operator=(SlotLease other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(slot_, other.slot_);
+  return *this;
+}
+
+void SlotLease::reset() noexcept {
+  if (slot_ == nullptr) return;
+  Slot* slot = std::exchange(slot_, nullptr);
+  if (slot->leases.fetch_sub(1, std::memory_order_acq_rel) == 1) pool_->give_back(slot);
+  pool_.reset();
+}
+
+std::byte* SlotLease::data() const { return slot_->memory.data(); }
+
+std::shared_ptr<SlotPool> SlotPool::make(size_t slot_bytes, int warm) {
+  check<std::invalid_argument>(slot_bytes > 0, "slot_bytes: expected at least 1, got 0");
+  check<std::invalid_argument>(warm >= 0, "warm: expected at least 0, got ", warm);
+  return std::shared_ptr<SlotPool>(new SlotPool(slot_bytes, warm));
+}
+
+SlotPool::SlotPool(size_t slot_bytes, int warm)
+    : slot_bytes_(slot_bytes), warm_(warm), generation_(fork_generation()) {
+  for (int i = 0; i < warm; ++i) free_.push_back(add_slot());
+}
+
+SlotPool::~SlotPool() = default;
+
+SlotPool::Slot* SlotPool::add_slot() {
+  slots_.push_back(std::make_unique<Slot>(slot_bytes_));
+  free_.reserve(slots_.capacity());
+  slots_.back()->index = slots_.size() - 1;
+  return slots_.back().get();
+}
+
+SlotLease SlotPool::acquire() {
+  const std::lock_guard lock(mutex_);
+  Slot* slot;
+  if (free_.empty()) {
+    slot = add_slot();
+    ++fresh_;
+  } else {
+    slot = free_.back();
+    free_.pop_back();
+  }
+  slot->leases.store(1, std::memory_order_relaxed);
+  peak_ = std::max(peak_, ++held_);
+  if (++window_ == kWindow) {
+    window_ = 0;
+    last_peak_ = std::exchange(peak_, held_);
+  }
+  return SlotLease(shared_from_this(), slot);
+}
+
+void SlotPool::give_back(Slot* slot) noexcept {
+  if (generation_ != fork_generation()) return;
+  std::unique_ptr<Slot> surplus;  // unmapped after the lock is let go
+  const std::lock_guard lock(mutex_);
+  --held_;
+  free_.push_back(slot);
+  // One slot a call: the cost of a large release is spread, and a slot that is needed again soon
+  // stays.
+  const int64_t wanted = std::max({warm_, peak_, last_peak_});
+  if (static_cast<int64_t>(slots_.size()) <= wanted) return;
+  Slot* victim = free_.front();
+  free_.front() = free_.back();
+  free_.pop_back();
+  const size_t index = victim->index;
+  std::swap(slots_[index], slots_.back());
+  slots_[index]->index = index;
+  surplus = std::move(slots_.back());
+  slots_.pop_back();
+}
+
+SlotPool::Stats SlotPool::stats() const {
+  const std::lock_guard lock(mutex_);
+  return {static_cast<int64_t>(slots_.size()), held_, fresh_};
+}
+
+}  // namespace aegis

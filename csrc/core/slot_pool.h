@@ -1,0 +1,92 @@
+// Reused memory for batches: a slot comes back when the last holder lets go of it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/mapping.h"
+
+namespace aegis {
+
+class SlotPool;
+
+/// Shared ownership of one slot's memory. Copies count; the slot returns to its pool when the last
+/// one goes, from whatever thread that happens on. Keeps the pool alive. In a forked child nothing
+/// is returned: the pool there is a copy whose lock may be held for ever.
+class SlotLease {
+ public:
+  SlotLease() = default;
+  SlotLease(const SlotLease& other) noexcept;
+  SlotLease(SlotLease&& other) noexcept : pool_(std::move(other.pool_)), slot_(other.slot_) {
+    other.slot_ = nullptr;
+  }
+  SlotLease& operator=(SlotLease other) noexcept;
+  ~SlotLease() { reset(); }
+
+  void reset() noexcept;
+  explicit operator bool() const { return slot_ != nullptr; }
+  std::byte* data() const;  ///< 64-byte aligned, slot_bytes() long
+
+ private:
+  friend class SlotPool;
+  struct Slot;
+  SlotLease(std::shared_ptr<SlotPool> pool, Slot* slot) : pool_(std::move(pool)), slot_(slot) {}
+
+  std::shared_ptr<SlotPool> pool_;
+  Slot* slot_ = nullptr;
+};
+
+/// Slots of one size, each its own pre-faulted mapping. acquire() never waits: when every slot is
+/// held, a fresh one is made and counted. Slots beyond what was lately in use at once are given
+/// back to the system.
+///
+/// All members may be called from any thread.
+class SlotPool : public std::enable_shared_from_this<SlotPool> {
+ public:
+  /// `warm` slots are mapped and faulted in at once. Throws what Mapping throws.
+  static std::shared_ptr<SlotPool> make(size_t slot_bytes, int warm);
+  ~SlotPool();
+  SlotPool(const SlotPool&) = delete;
+  SlotPool& operator=(const SlotPool&) = delete;
+
+  /// A slot nobody else holds; its bytes are whatever the last batch left.
+  SlotLease acquire();
+
+  size_t slot_bytes() const { return slot_bytes_; }
+
+  struct Stats {
+    int64_t slots;  ///< mapped now
+    int64_t held;   ///< of those, leased
+    int64_t fresh;  ///< made since construction because all others were held
+  };
+  Stats stats() const;
+
+ private:
+  friend class SlotLease;
+  using Slot = SlotLease::Slot;
+  // Uses are counted over windows of this many acquisitions; a slot unused for two windows may go.
+  static constexpr int kWindow = 64;
+
+  SlotPool(size_t slot_bytes, int warm);
+  void give_back(Slot* slot) noexcept;
+  Slot* add_slot();
+
+  const size_t slot_bytes_;
+  const int64_t warm_;
+  const uint64_t generation_;  // fork_generation() at construction
+
+  mutable std::mutex mutex_;  // guards everything below
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<Slot*> free_;  // capacity always covers slots_, so that give_back() never allocates
+  int64_t held_ = 0;
+  int64_t peak_ = 0;       // most held at once in this window
+  int64_t last_peak_ = 0;  // and in the one before
+  int64_t fresh_ = 0;
+  int window_ = 0;  // acquisitions in this window
+};
+
+}  // namespace aegis
