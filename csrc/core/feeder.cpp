@@ -211,10 +211,7 @@ void Feeder::fill(Job& job) noexcept {
     }
     job.batch.count = count;
     if (!job.own_memory) {
-      const size_t bytes = lay_out(filler_->fields(), count);
-      check<std::length_error>(bytes <= pool_->slot_bytes(), "batch: expected at most ",
-                               pool_->slot_bytes(), " bytes (the size of a slot), got ", bytes);
-      job.batch.lease = pool_->acquire();
+      job.batch.lease = pool_->acquire(lay_out(filler_->fields(), count));
       lay_out(filler_->fields(), count, job.batch.lease.data(), &job.batch.fields);
     }
     filler_->fill(job.indices.data(), count, job.batch.fields);

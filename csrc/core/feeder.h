@@ -43,8 +43,8 @@ struct FeederOptions {
 /// destructor leaves the threads' state alone, since the threads do not exist there.
 class Feeder {
  public:
-  /// `pool` gives slots of lay_out(filler->fields(), batch_size) bytes for the largest batch.
-  /// Throws std::invalid_argument where an option is out of range.
+  /// Slots come from `pool`, which may be shared by feeders. Throws std::invalid_argument where an
+  /// option is out of range.
   Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPool> pool,
          FeederOptions options);
   ~Feeder();

@@ -44,7 +44,7 @@ std::shared_ptr<SlotPool> SlotPool::make(size_t slot_bytes, int warm) {
 }
 
 SlotPool::SlotPool(size_t slot_bytes, int warm)
-    : slot_bytes_(slot_bytes), warm_(warm), generation_(fork_generation()) {
+    : warm_(warm), generation_(fork_generation()), slot_bytes_(slot_bytes) {
   for (int i = 0; i < warm; ++i) free_.push_back(add_slot());
 }
 
@@ -57,16 +57,28 @@ SlotPool::Slot* SlotPool::add_slot() {
   return slots_.back().get();
 }
 
-SlotLease SlotPool::acquire() {
+std::unique_ptr<SlotPool::Slot> SlotPool::remove_slot(Slot* slot) noexcept {
+  const size_t index = slot->index;
+  std::swap(slots_[index], slots_.back());
+  slots_[index]->index = index;
+  std::unique_ptr<Slot> removed = std::move(slots_.back());
+  slots_.pop_back();
+  return removed;
+}
+
+SlotLease SlotPool::acquire(size_t bytes) {
   const std::lock_guard lock(mutex_);
-  Slot* slot;
-  if (free_.empty()) {
-    slot = add_slot();
-    ++fresh_;
-  } else {
-    slot = free_.back();
-    free_.pop_back();
+  if (bytes > slot_bytes_) {
+    slot_bytes_ = bytes;
+    for (Slot* slot : free_) remove_slot(slot);
+    free_.clear();
   }
+  if (free_.empty()) {
+    free_.push_back(add_slot());
+    ++fresh_;
+  }
+  Slot* slot = free_.back();
+  free_.pop_back();
   slot->leases.store(1, std::memory_order_relaxed);
   peak_ = std::max(peak_, ++held_);
   if (++window_ == kWindow) {
@@ -81,6 +93,10 @@ void SlotPool::give_back(Slot* slot) noexcept {
   std::unique_ptr<Slot> surplus;  // unmapped after the lock is let go
   const std::lock_guard lock(mutex_);
   --held_;
+  if (slot->memory.size() < slot_bytes_) {
+    surplus = remove_slot(slot);
+    return;
+  }
   free_.push_back(slot);
   // One slot a call: the cost of a large release is spread, and a slot that is needed again soon
   // stays.
@@ -89,11 +105,12 @@ void SlotPool::give_back(Slot* slot) noexcept {
   Slot* victim = free_.front();
   free_.front() = free_.back();
   free_.pop_back();
-  const size_t index = victim->index;
-  std::swap(slots_[index], slots_.back());
-  slots_[index]->index = index;
-  surplus = std::move(slots_.back());
-  slots_.pop_back();
+  surplus = remove_slot(victim);
+}
+
+size_t SlotPool::slot_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return slot_bytes_;
 }
 
 SlotPool::Stats SlotPool::stats() const {

@@ -53,15 +53,17 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
 
-  /// A slot nobody else holds; its bytes are whatever the last batch left.
-  SlotLease acquire();
+  /// A slot of at least `bytes` that nobody else holds; its contents are whatever the last batch
+  /// left. Asking for more than slot_bytes() makes every slot from then on that large.
+  SlotLease acquire(size_t bytes);
 
-  size_t slot_bytes() const { return slot_bytes_; }
+  /// The size of a slot, before rounding to pages.
+  size_t slot_bytes() const;
 
   struct Stats {
     int64_t slots;  ///< mapped now
     int64_t held;   ///< of those, leased
-    int64_t fresh;  ///< made since construction because all others were held
+    int64_t fresh;  ///< made since construction because all others were held or too small
   };
   Stats stats() const;
 
@@ -74,12 +76,13 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   SlotPool(size_t slot_bytes, int warm);
   void give_back(Slot* slot) noexcept;
   Slot* add_slot();
+  std::unique_ptr<Slot> remove_slot(Slot* slot) noexcept;
 
-  const size_t slot_bytes_;
   const int64_t warm_;
   const uint64_t generation_;  // fork_generation() at construction
 
   mutable std::mutex mutex_;  // guards everything below
+  size_t slot_bytes_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> free_;  // capacity always covers slots_, so that give_back() never allocates
   int64_t held_ = 0;

@@ -1,0 +1,33 @@
+// Batches of token windows: inputs, and targets one token later.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/batch_filler.h"
+#include "core/token_windows.h"
+
+namespace aegis {
+
+/// Two fields, both (count, block_size): inputs as int64 or int32, targets as int64. Sample i is
+/// window i.
+///
+/// Files that a batch was read from are checked after it is filled: a batch read from a file that
+/// was cut short in the meantime ends in TokenStore::verify's error, never in a crash or in zeros
+/// taken for tokens.
+class TokenFiller : public BatchFiller {
+ public:
+  enum class Inputs { int64, int32 };
+
+  explicit TokenFiller(std::shared_ptr<const TokenWindows> windows, Inputs inputs = Inputs::int64);
+
+  const std::vector<Field>& fields() const override { return fields_; }
+  int64_t samples() const override { return windows_->count(); }
+  void fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const override;
+
+ private:
+  const std::shared_ptr<const TokenWindows> windows_;
+  const std::vector<Field> fields_;
+};
+
+}  // namespace aegis

@@ -1,0 +1,232 @@
+// Slot pools, schedules and feeders. The consumer's side of a feeder is Python; waits let go of the
+// GIL and notice signals.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cmath>
+#include <sstream>
+
+#include "core/feeder.h"
+#include "core/token_filler.h"
+#include "python/bindings.h"
+#include "python/dlpack.h"
+
+namespace aegis::python {
+namespace {
+
+namespace py = pybind11;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kSlice = std::chrono::milliseconds(50);  // between two looks for signals
+
+/// Sample numbers from a list or tuple of ints (what samplers give) or from an int64 array.
+std::vector<int64_t>& read_indices(py::handle indices, std::vector<int64_t>& out) {
+  out.clear();
+  if (PyList_CheckExact(indices.ptr()) || PyTuple_CheckExact(indices.ptr())) {
+    PyObject** items = PySequence_Fast_ITEMS(indices.ptr());
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(indices.ptr());
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      // Also NumPy integers and one-element tensors, by way of __index__.
+      const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(items[i]));
+      if (!index) throw py::error_already_set();
+      const int64_t value = PyLong_AsLongLong(index.ptr());
+      if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+      out.push_back(value);
+    }
+    return out;
+  }
+  const auto array = py::array_t<int64_t, py::array::c_style>::ensure(indices);
+  if (!array || array.ndim() != 1) {
+    PyErr_Clear();
+    throw py::type_error("indices: expected a list of ints or a 1-D int64 array, got " +
+                         std::string(py::str(py::type::of(indices))));
+  }
+  out.assign(array.data(), array.data() + array.size());
+  return out;
+}
+
+/// A feeder and what Python needs beside it.
+class PyFeeder {
+ public:
+  /// `from_dlpack` turns a capsule into a tensor. With `reuse`, tensors do not hold their slot: a
+  /// batch's memory is written again after the next next().
+  PyFeeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPool> pool, int threads,
+           int depth, py::object from_dlpack, bool reuse)
+      : pool_(pool),
+        feeder_(std::make_unique<Feeder>(std::move(filler), std::move(pool),
+                                         FeederOptions{threads, depth})),
+        from_dlpack_(std::move(from_dlpack)),
+        reuse_(reuse) {}
+
+  ~PyFeeder() {
+    const py::gil_scoped_release release;  // joins threads
+    feeder_.reset();
+  }
+
+  void submit(py::handle indices) {
+    read_indices(indices, indices_);
+    feeder_->submit(indices_.data(), static_cast<int64_t>(indices_.size()));
+  }
+
+  void submit_into(py::handle indices, const std::vector<uintptr_t>& addresses) {
+    if (addresses.size() != feeder_->filler().fields().size()) {
+      throw py::value_error("addresses: expected one for each of " +
+                            std::to_string(feeder_->filler().fields().size()) + " fields, got " +
+                            std::to_string(addresses.size()));
+    }
+    FieldPointers memory{};
+    for (size_t f = 0; f < addresses.size(); ++f)
+      memory[f] = reinterpret_cast<std::byte*>(addresses[f]);
+    read_indices(indices, indices_);
+    feeder_->submit(indices_.data(), static_cast<int64_t>(indices_.size()), &memory);
+  }
+
+  /// The next batch as a list of tensors, or None when it went to the caller's memory.
+  py::object next(double timeout) {
+    if (feeder_->outstanding() == 0) throw py::stop_iteration();
+    Batch batch = take(timeout);
+    if (!batch.lease) return py::none();
+    const std::vector<Field>& fields = feeder_->filler().fields();
+    py::list tensors(fields.size());
+    for (size_t f = 0; f < fields.size(); ++f) {
+      shape_.assign(1, batch.count);
+      shape_.insert(shape_.end(), fields[f].row_shape.begin(), fields[f].row_shape.end());
+      py::object capsule = reuse_
+                               ? make_dlpack(batch.fields[f], fields[f].type, shape_, pool_)
+                               : make_dlpack(batch.fields[f], fields[f].type, shape_, batch.lease);
+      PyObject* tensor = PyObject_CallOneArg(from_dlpack_.ptr(), capsule.ptr());
+      if (tensor == nullptr) throw py::error_already_set();
+      PyList_SET_ITEM(tensors.ptr(), static_cast<Py_ssize_t>(f), tensor);
+    }
+    if (reuse_) last_ = std::move(batch.lease);  // the slot before this one is free again
+    return tensors;
+  }
+
+  Feeder& feeder() { return *feeder_; }
+
+ private:
+  Batch take(double timeout) {
+    if (feeder_->options().threads == 0) {
+      const py::gil_scoped_release release;
+      return feeder_->take();
+    }
+    if (feeder_->ready()) return feeder_->take();
+    const Clock::time_point start = Clock::now();
+    while (true) {
+      bool ready;
+      {
+        const py::gil_scoped_release release;
+        ready = feeder_->wait_ready(kSlice);
+      }
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      if (ready) return feeder_->take();
+      if (timeout > 0 && std::chrono::duration<double>(Clock::now() - start).count() >= timeout) {
+        std::ostringstream text;
+        text << "DataLoader timed out after " << timeout << " seconds";
+        throw std::runtime_error(text.str());
+      }
+    }
+  }
+
+  const std::shared_ptr<SlotPool> pool_;
+  std::unique_ptr<Feeder> feeder_;
+  const py::object from_dlpack_;
+  const bool reuse_;
+  SlotLease last_;
+  std::vector<int64_t> indices_;
+  std::vector<int64_t> shape_;
+};
+
+py::dict feeder_stats(PyFeeder& self) {
+  const Feeder::Stats stats = self.feeder().stats();
+  py::dict out;
+  out["batches"] = stats.batches;
+  out["samples"] = stats.samples;
+  out["ready"] = stats.ready;
+  out["waits"] = stats.waits;
+  out["wait_seconds"] = static_cast<double>(stats.wait_ns) * 1e-9;
+  out["fill_seconds"] = static_cast<double>(stats.fill_ns) * 1e-9;
+  out["native_allocations"] = stats.native_allocations;
+  return out;
+}
+
+Schedule make_schedule(int64_t samples, int64_t batch_size, bool drop_last, int64_t rank,
+                       int64_t world_size, int64_t start, std::optional<uint64_t> seed,
+                       uint64_t epoch) {
+  const ScheduleOptions options{samples, batch_size, drop_last, rank, world_size, start};
+  return seed ? Schedule(options, *seed, epoch) : Schedule(options);
+}
+
+py::array_t<int64_t> schedule_batch(const Schedule& self, int64_t step) {
+  if (step < 0 || step >= self.steps()) {
+    throw py::index_error("step: expected 0 to " + std::to_string(self.steps() - 1) + ", got " +
+                          std::to_string(step));
+  }
+  const Schedule::Run run = self.run(step);
+  py::array_t<int64_t> samples(run.count);
+  int64_t* out = samples.mutable_data();
+  for (int64_t i = 0; i < run.count; ++i) out[i] = self.sample(run.begin + i);
+  return samples;
+}
+
+}  // namespace
+
+void bind_feeder(py::module_& m) {
+  py::class_<SlotPool, std::shared_ptr<SlotPool>>(m, "SlotPool")
+      .def(py::init(&SlotPool::make), py::arg("slot_bytes"), py::arg("warm"))
+      .def_property_readonly("slot_bytes", &SlotPool::slot_bytes)
+      .def("stats", [](const SlotPool& self) {
+        const SlotPool::Stats stats = self.stats();
+        py::dict out;
+        out["slots"] = stats.slots;
+        out["held"] = stats.held;
+        out["fresh"] = stats.fresh;
+        return out;
+      });
+
+  py::class_<BatchFiller, std::shared_ptr<BatchFiller>>(m, "BatchFiller")
+      .def_property_readonly("samples", &BatchFiller::samples)
+      .def(
+          "batch_bytes",
+          [](const BatchFiller& self, int64_t rows) { return lay_out(self.fields(), rows); },
+          py::arg("rows"));
+
+  py::class_<TokenFiller, BatchFiller, std::shared_ptr<TokenFiller>>(m, "TokenFiller")
+      .def(py::init([](std::shared_ptr<TokenWindows> windows) {
+             return std::make_shared<TokenFiller>(std::move(windows));
+           }),
+           py::arg("windows"));
+
+  py::class_<Schedule>(m, "Schedule")
+      .def(py::init(&make_schedule), py::arg("samples"), py::arg("batch_size"), py::kw_only(),
+           py::arg("drop_last") = false, py::arg("rank") = 0, py::arg("world_size") = 1,
+           py::arg("start") = 0, py::arg("seed") = py::none(), py::arg("epoch") = 0)
+      .def_property_readonly("steps", &Schedule::steps)
+      .def_property_readonly("dropped", &Schedule::dropped)
+      .def("position_after", &Schedule::position_after, py::arg("step"))
+      .def("batch", &schedule_batch, py::arg("step"));
+
+  py::class_<PyFeeder>(m, "Feeder")
+      .def(py::init<std::shared_ptr<BatchFiller>, std::shared_ptr<SlotPool>, int, int, py::object,
+                    bool>(),
+           py::arg("filler"), py::arg("pool"), py::kw_only(), py::arg("threads"), py::arg("depth"),
+           py::arg("from_dlpack"), py::arg("reuse") = false)
+      .def("submit", &PyFeeder::submit, py::arg("indices"))
+      .def("submit_into", &PyFeeder::submit_into, py::arg("indices"), py::arg("addresses"))
+      .def(
+          "follow",
+          [](PyFeeder& self, const Schedule& schedule) { self.feeder().follow(schedule); },
+          py::arg("schedule"))
+      .def("next", &PyFeeder::next, py::arg("timeout") = 0.0)
+      .def(
+          "stop", [](PyFeeder& self) { self.feeder().stop(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("outstanding",
+                             [](PyFeeder& self) { return self.feeder().outstanding(); })
+      .def_property_readonly("full", [](PyFeeder& self) { return self.feeder().full(); })
+      .def("stats", &feeder_stats);
+}
+
+}  // namespace aegis::python
