@@ -1,0 +1,90 @@
+// DLPack capsules: memory of ours as a tensor of any library, without its headers.
+//
+// The structures are those of DLPack 0.8 (github.com/dmlc/dlpack, the unversioned "dltensor").
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "core/dtype.h"
+
+namespace aegis::dlpack {
+
+enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+
+struct DataType {
+  uint8_t code;  ///< a TypeCode
+  uint8_t bits;
+  uint16_t lanes = 1;
+};
+
+struct Device {
+  int32_t type = 1;  ///< 1 CPU, 2 CUDA, 3 CUDA-pinned host memory
+  int32_t id = 0;
+};
+
+struct Tensor {
+  void* data;
+  Device device;
+  int32_t ndim;
+  DataType dtype;
+  int64_t* shape;
+  int64_t* strides;  ///< in elements
+  uint64_t byte_offset;
+};
+
+struct ManagedTensor {
+  Tensor tensor;
+  void* context;
+  void (*deleter)(ManagedTensor*);
+};
+
+inline DataType data_type(TokenType type) {
+  const bool is_signed = type == TokenType::i32 || type == TokenType::i64;
+  return {is_signed ? kInt : kUInt, static_cast<uint8_t>(8 * size_of(type))};
+}
+
+/// A ManagedTensor with what it points to, and whatever keeps its memory alive.
+template <class Owner, size_t N>
+struct Record {
+  ManagedTensor managed{};
+  std::array<int64_t, N> shape;
+  std::array<int64_t, N> strides;
+  Owner owner;
+
+  Record(std::array<int64_t, N> shape, Owner owner) : shape(shape), owner(std::move(owner)) {
+    int64_t step = 1;
+    for (size_t i = N; i-- > 0; step *= shape[i]) strides[i] = step;
+  }
+};
+
+/// The capsule of a row-major tensor over `data`. The tensor made from it keeps `owner` until the
+/// last view of it is gone, and destroys it then: on any thread, without the GIL, so the owner is
+/// plain C++ whose destructor does not throw. A capsule that nobody turned into a tensor destroys
+/// its owner itself. One allocation, besides Python's own.
+template <class Owner, size_t N>
+pybind11::capsule make_capsule(void* data, const std::array<int64_t, N>& shape, DataType dtype,
+                               Owner owner, Device device = {}) {
+  using Made = Record<Owner, N>;
+  auto record = std::make_unique<Made>(shape, std::move(owner));
+  record->managed = {{data, device, static_cast<int32_t>(N), dtype, record->shape.data(),
+                      record->strides.data(), 0},
+                     record.get(),
+                     [](ManagedTensor* self) { delete static_cast<Made*>(self->context); }};
+  PyObject* capsule = PyCapsule_New(&record->managed, "dltensor", [](PyObject* self) {
+    // Whoever takes the tensor renames the capsule.
+    if (!PyCapsule_IsValid(self, "dltensor")) return;
+    auto* managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(self, "dltensor"));
+    managed->deleter(managed);
+  });
+  if (capsule == nullptr) throw pybind11::error_already_set();
+  record.release();
+  return pybind11::reinterpret_steal<pybind11::capsule>(capsule);
+}
+
+}  // namespace aegis::dlpack
