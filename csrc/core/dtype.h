@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <type_traits>
@@ -42,6 +43,15 @@ constexpr std::string_view name(TokenType type) {
       return "int64";
   }
   throw std::logic_error("TokenType: not one of the enumerators");
+}
+
+/// The type that NumPy calls `text`, if it is one of them.
+constexpr std::optional<TokenType> token_type_named(std::string_view text) {
+  for (TokenType type :
+       {TokenType::u8, TokenType::u16, TokenType::u32, TokenType::i32, TokenType::i64}) {
+    if (name(type) == text) return type;
+  }
+  return std::nullopt;
 }
 
 /// Calls `f(std::type_identity<T>{})` with the C++ type that `type` stands for.

@@ -75,23 +75,16 @@ Mapping::Mapping(size_t bytes, MappingOptions options) {
 
 bool Mapping::map_reserved(size_t bytes, bool shared) {
   const size_t size = round_up(bytes, kHugePage);
-  int fd = -1;
+  Descriptor fd;
   if (shared) {
-    fd = memfd_create("aegis", MFD_CLOEXEC | MFD_HUGETLB);
-    if (fd < 0) return false;
-    if (ftruncate(fd, static_cast<off_t>(size)) != 0) {
-      close(fd);
-      return false;
-    }
+    fd = Descriptor(memfd_create("aegis", MFD_CLOEXEC | MFD_HUGETLB));
+    if (!fd || ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return false;
   }
   const int kind = shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
-  data_ = map(nullptr, size, PROT_READ | PROT_WRITE, kind, fd);
-  if (data_ == nullptr) {
-    if (fd >= 0) close(fd);
-    return false;
-  }
+  data_ = map(nullptr, size, PROT_READ | PROT_WRITE, kind, fd.get());
+  if (data_ == nullptr) return false;
   size_ = size;
-  fd_ = fd;
+  fd_ = std::move(fd);
   huge_pages_ = HugePages::reserved;
   return true;
 }
@@ -103,15 +96,15 @@ void Mapping::map_ordinary(size_t bytes, const MappingOptions& options) {
     check<std::runtime_error>(ok, "could not map ", size, " bytes of memory: ", strerror(errno));
   };
   if (options.shared) {
-    fd_ = memfd_create("aegis", MFD_CLOEXEC);
-    require(fd_ >= 0);
-    require(ftruncate(fd_, static_cast<off_t>(size)) == 0);
+    fd_ = Descriptor(memfd_create("aegis", MFD_CLOEXEC));
+    require(static_cast<bool>(fd_));
+    require(ftruncate(fd_.get(), static_cast<off_t>(size)) == 0);
   }
   data_ = reserve(size, unit);
   require(data_ != nullptr);
   size_ = size;
   const int kind = options.shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  require(map(data_, size, PROT_READ | PROT_WRITE, kind | MAP_FIXED, fd_) != nullptr);
+  require(map(data_, size, PROT_READ | PROT_WRITE, kind | MAP_FIXED, fd_.get()) != nullptr);
   if (options.huge_pages && madvise(data_, size, MADV_HUGEPAGE) == 0) {
     huge_pages_ = HugePages::advised;
   }
@@ -119,10 +112,7 @@ void Mapping::map_ordinary(size_t bytes, const MappingOptions& options) {
 
 void Mapping::release() noexcept {
   if (data_ != nullptr) munmap(data_, size_);
-  if (fd_ >= 0) close(fd_);
   data_ = nullptr;
-  size_ = 0;
-  fd_ = -1;
 }
 
 Mapping::~Mapping() { release(); }
@@ -130,13 +120,13 @@ Mapping::~Mapping() { release(); }
 Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      fd_(std::exchange(other.fd_, -1)),
+      fd_(std::move(other.fd_)),
       huge_pages_(std::exchange(other.huge_pages_, HugePages::none)) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
-  std::swap(fd_, other.fd_);
+  fd_ = std::move(other.fd_);  // swaps
   std::swap(huge_pages_, other.huge_pages_);
   return *this;
 }

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/descriptor.h"
+
 namespace aegis {
 
 /// Bytes in an ordinary page of this machine.
@@ -44,7 +46,7 @@ class Mapping {
   HugePages huge_pages() const { return huge_pages_; }
 
   /// The memfd behind a shared mapping, still owned by it; -1 otherwise.
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
 
  private:
   bool map_reserved(size_t bytes, bool shared);
@@ -53,7 +55,7 @@ class Mapping {
 
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  int fd_ = -1;
+  Descriptor fd_;
   HugePages huge_pages_ = HugePages::none;
 };
 

@@ -1,9 +1,9 @@
 #include <pybind11/pybind11.h>
 
 #include "core/arena.h"
-#include "python/bindings.h"
+#include "python/bind.h"
 
-namespace aegis::python {
+namespace aegis {
 
 namespace py = pybind11;
 
@@ -44,4 +44,4 @@ void bind_arena(py::module_& m) {
       });
 }
 
-}  // namespace aegis::python
+}  // namespace aegis

@@ -10,10 +10,10 @@
 
 #include "core/feeder.h"
 #include "core/token_filler.h"
-#include "python/bindings.h"
+#include "python/bind.h"
 #include "python/dlpack.h"
 
-namespace aegis::python {
+namespace aegis {
 namespace {
 
 namespace py = pybind11;
@@ -93,9 +93,10 @@ class PyFeeder {
     for (size_t f = 0; f < fields.size(); ++f) {
       shape_.assign(1, batch.count);
       shape_.insert(shape_.end(), fields[f].row_shape.begin(), fields[f].row_shape.end());
-      py::object capsule = reuse_
-                               ? make_dlpack(batch.fields[f], fields[f].type, shape_, pool_)
-                               : make_dlpack(batch.fields[f], fields[f].type, shape_, batch.lease);
+      const dlpack::DataType dtype{fields[f].type.code, fields[f].type.bits};
+      const py::object capsule =
+          reuse_ ? dlpack::make_capsule(batch.fields[f], shape_, dtype, pool_)
+                 : dlpack::make_capsule(batch.fields[f], shape_, dtype, batch.lease);
       PyObject* tensor = PyObject_CallOneArg(from_dlpack_.ptr(), capsule.ptr());
       if (tensor == nullptr) throw py::error_already_set();
       PyList_SET_ITEM(tensors.ptr(), static_cast<Py_ssize_t>(f), tensor);
@@ -136,7 +137,7 @@ class PyFeeder {
   const bool reuse_;
   SlotLease last_;
   std::vector<int64_t> indices_;
-  std::vector<int64_t> shape_;
+  std::vector<int64_t> shape_;  // of the tensor being made
 };
 
 py::dict feeder_stats(PyFeeder& self) {
@@ -229,4 +230,4 @@ void bind_feeder(py::module_& m) {
       .def("stats", &feeder_stats);
 }
 
-}  // namespace aegis::python
+}  // namespace aegis

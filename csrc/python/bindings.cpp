@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "core/cpu.h"
+#include "python/bind.h"
 
 namespace py = pybind11;
 
@@ -27,4 +28,7 @@ py::dict build_info() {
 PYBIND11_MODULE(_C, m) {
   m.def("cpu_isa", [] { return std::string(aegis::name(aegis::active_isa())); });
   m.def("build_info", build_info);
+  aegis::bind_arena(m);
+  aegis::bind_store(m);
+  aegis::bind_feeder(m);
 }

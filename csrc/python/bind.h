@@ -1,0 +1,12 @@
+// What each bind_*.cpp adds to the module aegis._C.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace aegis {
+
+void bind_arena(pybind11::module_& m);
+void bind_feeder(pybind11::module_& m);
+void bind_store(pybind11::module_& m);
+
+}  // namespace aegis
