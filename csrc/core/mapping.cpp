@@ -155,6 +155,8 @@ int AddressRange::map_anonymous(size_t at, size_t bytes) {
   return found == MAP_FAILED ? errno : 0;
 }
 
+void AddressRange::expect_random_access() { madvise(data_, size_, MADV_RANDOM); }
+
 void AddressRange::release() noexcept {
   if (data_ != nullptr) munmap(data_, size_);
 }

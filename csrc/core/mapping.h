@@ -82,6 +82,9 @@ class AddressRange {
   /// Puts zeroed memory at `data() + at`. Returns 0 or the errno of mmap.
   int map_anonymous(size_t at, size_t bytes);
 
+  /// Tells the kernel that reading ahead does not pay. A hint: nothing is said where it is refused.
+  void expect_random_access();
+
  private:
   void release() noexcept;
 

@@ -111,6 +111,11 @@ TokenStore::TokenStore(std::vector<TokenFile> files) : files_(std::move(files)) 
     segments_.push_back({begin, files_[i].tokens});
     tokens_ += files_[i].tokens;
   }
+  // Reading ahead brings a file into memory many times faster (1 GB in 1,000 random reads, at 0.7
+  // ms each) and wastes everything but the one page when memory cannot keep it (at 0.06 ms each).
+  if (range_.size() / page_size() > static_cast<size_t>(sysconf(_SC_PHYS_PAGES))) {
+    range_.expect_random_access();
+  }
   guard_ = std::make_unique<FaultGuard>(range_.data(), range_.size(), std::move(addresses));
 }
 

@@ -36,6 +36,8 @@ struct Segment {
 /// Element offsets run from data(), where the first file's tokens begin, to extent(). What lies
 /// between two segments (headers, the rest of a page) is readable but holds no tokens.
 ///
+/// Data larger than the machine's memory is mapped without read-ahead; smaller data with it.
+///
 /// The memory is private: writing to it through a tensor changes a copy of that page, not the file.
 /// It lives as long as this object, so users hold a shared_ptr. All methods are const and may be
 /// called from any thread.

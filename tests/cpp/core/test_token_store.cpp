@@ -1,10 +1,12 @@
 #include "core/token_store.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+#include <sstream>
 
 #include "temp_file.h"
 
@@ -84,6 +86,28 @@ TEST(TokenStore, OffsetsBeyondFourGigabytes_case47_case48) {
   EXPECT_EQ(data[tokens - 1], 77);
   EXPECT_EQ(store.segments()[1].begin, int64_t{5} << 30);
   EXPECT_EQ(tokens_of<uint8_t>(store, 1), counting<uint8_t>(10, 1));
+}
+
+/// The flags the kernel keeps for the mapping that begins at `address`.
+std::string kernel_flags(const void* address) {
+  std::ostringstream begin;
+  begin << std::hex << reinterpret_cast<uintptr_t>(address) << '-';
+  std::ifstream maps("/proc/self/smaps");
+  bool here = false;
+  for (std::string line; std::getline(maps, line);) {
+    here = here || line.starts_with(begin.str());
+    if (here && line.starts_with("VmFlags:")) return line;
+  }
+  return "";
+}
+
+TEST(TokenStore, OnlyDataLargerThanMemoryIsMappedWithoutReadAhead) {
+  const TempFolder folder;
+  const int64_t memory = sysconf(_SC_PHYS_PAGES) * static_cast<int64_t>(page_size());
+  const TokenStore small({{folder.write("a", counting<uint8_t>(10, 1)), TokenType::u8, 0, 10}});
+  const TokenStore large({{folder.sparse("b", memory + 1), TokenType::u8, 0, memory + 1}});
+  EXPECT_FALSE(contains(kernel_flags(small.data()), " rr"));
+  EXPECT_TRUE(contains(kernel_flags(large.data()), " rr"));
 }
 
 TEST(TokenStore, WritesStayInThisProcess) {
