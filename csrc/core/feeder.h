@@ -63,6 +63,7 @@ class Feeder {
 
   /// Batches asked for and not taken.
   int64_t outstanding() const { return submitted_ - taken_; }
+  int64_t taken() const { return taken_; }
   bool full() const { return outstanding() == static_cast<int64_t>(ring_.size()); }
 
   /// Whether take() would return at once. True also where take() would throw.

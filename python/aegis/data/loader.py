@@ -1,0 +1,311 @@
+"""FlatArenaDataLoader: torch's DataLoader, with batches written into reused memory."""
+
+from __future__ import annotations
+
+import resource
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data import default_collate
+
+from aegis import _C
+from aegis.data.native import NativeIter, native_filler
+from aegis.data.order import IndexOrder, Progress, SeededSampler
+from aegis.data.state import make_state, restore
+from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
+
+__all__ = ["FlatArenaDataLoader"]
+
+_SEED_EXCLUDES = ("sampler", "batch_sampler", "generator")
+
+
+class FlatArenaDataLoader(DataLoader[Any]):
+    """A drop-in for :class:`torch.utils.data.DataLoader`.
+
+    Over a :class:`~aegis.TokenDataset` with torch's default collation, C++ threads write the batches ahead of the
+    consumer into a ring of pre-faulted, 64-byte-aligned slots: ``num_workers`` is the number of threads (0 fills in
+    the calling thread) and ``prefetch_factor`` the slots per thread. Any other data set, or a ``collate_fn`` of the
+    user's, is loaded by torch itself. :attr:`path` says which way and why.
+
+    Takes every argument of torch's class, with its defaults, errors and guards, and these by keyword:
+
+    Args:
+        seed: selects an order that is private, needs no memory and can be resumed in O(1) on any number of ranks:
+            with ``shuffle=True`` a permutation keyed by (seed, epoch), else 0, 1, 2, … Nothing is drawn from torch's
+            generators. Without ``seed``, the same draws and the same order as torch, bit for bit.
+        rank, world_size: this process's share of the order; needs ``seed``. By default those of
+            ``torch.distributed`` when that is initialised, else 0 of 1. ``batch_size`` counts per rank.
+        reuse: batches alias the ring: one stays valid until the batch after the next is asked for. By default a
+            slot is written again only when the last tensor over it (views, NumPy arrays and what autograd saved
+            included) is gone, and when all slots are held a fresh one is made.
+
+    Batches have the structure that torch returns: over tokens a list ``[inputs, targets]`` of fresh int64 tensors.
+    Epochs advance by themselves, one for each ``iter()``; :meth:`set_epoch` chooses one. Batches are always in order,
+    whatever ``in_order`` says, when threads write them; ``worker_init_fn`` and ``multiprocessing_context`` have
+    nothing to act on there, and a warning says so.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        reuse: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.reuse = reuse
+        self._next = Progress(epoch=0)  # of the next iter()
+        self._progress = (
+            self._next
+        )  # of the newest one, or of the next where that is news: what state_dict() tells
+        self._order: IndexOrder | None = None
+        self._pool: _C.SlotPool | None = None
+        self._totals: dict[str, float] = {}  # of iterators that are closed
+        self._iterators: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
+        self._closed = False
+        self._faults_at_start = _page_faults()
+        if seed is not None:
+            given = {"sampler": sampler, "batch_sampler": batch_sampler, "generator": generator}
+            sampler, generator = self._seeded(dataset, batch_size, shuffle, drop_last, given)
+            shuffle = None
+        elif rank is not None or world_size is not None:
+            raise ValueError(
+                "rank and world_size: expected seed= beside them, so that all ranks share one order"
+            )
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if not isinstance(dataset, IterableDataset):
+            self._order = IndexOrder(self, super()._index_sampler, batched=self._auto_collation)
+        self._filler, self._why = self._choose_path()
+        if self._filler is not None and num_workers > 0:
+            self._warn_unused(worker_init_fn, multiprocessing_context)
+
+    def _seeded(
+        self,
+        dataset: Any,
+        batch_size: int | None,
+        shuffle: bool | None,
+        drop_last: bool,
+        given: dict[str, Any],
+    ) -> tuple[SeededSampler, torch.Generator]:
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name}: expected None beside seed=, which chooses the order, got {value!r}"
+                )
+        if isinstance(dataset, IterableDataset):
+            raise ValueError(
+                "seed: expected a map-style dataset, got an IterableDataset, which orders itself"
+            )
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size <= 0):
+            raise ValueError(
+                f"batch_size should be a positive integer value, but got batch_size={batch_size}"
+            )
+        assert self.seed is not None
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
+        in_group = dist.is_available() and dist.is_initialized()
+        if self.rank is None:
+            self.rank = dist.get_rank() if in_group else 0
+        if self.world_size is None:
+            self.world_size = dist.get_world_size() if in_group else 1
+        sampler = SeededSampler(
+            dataset,
+            batch_size or 1,
+            shuffle=bool(shuffle),
+            seed=self.seed,
+            drop_last=drop_last,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+        return sampler, torch.Generator().manual_seed(self.seed)
+
+    def _choose_path(self) -> tuple[_C.BatchFiller | None, str]:
+        if self.collate_fn is not default_collate:
+            why = "collate_fn" if self._auto_collation else "batch_size=None"
+            return None, f"torch: {why} asks for samples one by one"
+        filler = native_filler(self.dataset)
+        kind = type(self.dataset).__name__
+        if filler is None:
+            return None, f"torch: the samples of a {kind} are made by Python"
+        writer = f"{self.num_workers} filler thread(s)" if self.num_workers else "the calling thread"
+        return filler, f"native: batches of a {kind} are written by {writer}"
+
+    def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
+        given = {"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context}
+        names = " and ".join(name for name, value in given.items() if value is not None)
+        if names:
+            kind = type(self.dataset).__name__
+            warnings.warn(f"{names}: no effect here, threads write the batches of a {kind}", stacklevel=3)
+
+    @property
+    def path(self) -> str:
+        """Which way batches come, and why: starts with "native" or "torch"."""
+        return self._why
+
+    # --- iteration ---------------------------------------------------------------------------------------------
+
+    @property
+    def _index_sampler(self) -> Any:
+        return super()._index_sampler if self._order is None else self._order
+
+    def __iter__(self) -> _BaseDataLoaderIter:
+        if self._closed:
+            raise RuntimeError("this loader has been closed")
+        self._progress = self._next
+        self._progress.started = True
+        self._next = Progress(self._progress.epoch + 1)
+        if isinstance(self.sampler, SeededSampler):
+            self.sampler.set_epoch(self._progress.epoch)
+            assert self.generator is not None
+            self.generator.manual_seed(self.sampler.seed ^ self._progress.epoch)
+        iterator = super().__iter__()
+        self._iterators.add(iterator)
+        return iterator
+
+    def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self._filler is not None:
+            self.check_worker_number_rationality()
+            return NativeIter(self, self._filler)
+        if self.num_workers == 0:
+            return SingleProcessIter(self)
+        self.check_worker_number_rationality()
+        return MultiProcessIter(self)
+
+    def _slot_pool(self, filler: _C.BatchFiller, depth: int) -> _C.SlotPool:
+        """Slots for the ring and for the two batches that a ``for`` loop holds; kept from epoch to epoch."""
+        if self._pool is None:
+            self._pool = _C.SlotPool(max(1, filler.batch_bytes(self.batch_size or 1)), depth + 2)
+        return self._pool
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next ``iter()`` goes through. Within a resumed epoch, its own number changes nothing."""
+        if epoch < 0:
+            raise ValueError(f"epoch: expected at least 0, got {epoch}")
+        if epoch != self._next.epoch:
+            if self._progress is self._next:
+                self._progress = Progress(epoch)
+                self._next = self._progress
+            else:
+                self._next = Progress(epoch)
+        if not isinstance(self.sampler, SeededSampler) and hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader stands: a few plain values, counting batches *delivered* by the newest iterator.
+
+        With ``seed`` the position is global and can be loaded on another number of ranks with another batch size;
+        otherwise it is this rank's own.
+        """
+        return make_state(self, self._progress)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next ``iter()`` goes on where ``state`` was taken: in O(1) with ``seed``, after one ``torch.randperm``
+        with torch's shuffle, and with a sampler of the user's by asking it for the batches before.
+
+        Raises:
+            ValueError: ``state`` belongs to other data or to another order; says which value differs.
+        """
+        self._next = self._progress = restore(self, state)
+
+    # --- numbers and end ---------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, float]:
+        """Counters since construction; times in seconds, sizes in bytes.
+
+        ``batches, samples, tokens, bytes`` delivered; ``waits, wait_seconds``: how often and how long ``next()`` waited
+        (filling in the calling thread included); ``fill_seconds`` summed over threads; ``ready``: batches filled and
+        not taken; ``slots, held_slots, fresh_slots``: mapped, leased, and made because all others were held;
+        ``native_allocations`` after the ring's first round; ``minor_faults, major_faults`` of the whole process;
+        ``tail_tokens`` and ``dropped_samples`` that an epoch never delivers. Counters that only threads keep are
+        absent where torch loads.
+        """
+        totals = dict(self._totals)
+        for iterator in list(self._iterators):
+            if isinstance(iterator, NativeIter) and iterator.live:
+                for name, value in iterator.stats().items():
+                    totals[name] = totals.get(name, 0) + value
+        minor, major = _page_faults()
+        totals["minor_faults"] = minor - self._faults_at_start[0]
+        totals["major_faults"] = major - self._faults_at_start[1]
+        if self._filler is not None:
+            totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
+            totals["bytes"] = totals.get("samples", 0) * self._filler.batch_bytes(1)
+            totals["tail_tokens"] = self.dataset.tail_tokens
+        if isinstance(self.sampler, SeededSampler):
+            totals["dropped_samples"] = self.sampler.schedule(0).dropped
+        if self._pool is not None:
+            pool = self._pool.stats()
+            totals.update(slots=pool["slots"], held_slots=pool["held"], fresh_slots=pool["fresh"])
+        return totals
+
+    def close(self) -> None:
+        """Ends threads and worker processes. Batches already handed out stay valid. Can be repeated."""
+        self._closed = True
+        for iterator in list(self._iterators):
+            if isinstance(iterator, NativeIter):
+                iterator.close()
+            elif isinstance(iterator, MultiProcessIter):
+                iterator._shutdown_workers()
+        self._iterator = None
+        self._pool = None
+
+    def __enter__(self) -> FlatArenaDataLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _page_faults() -> tuple[int, int]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt, usage.ru_majflt

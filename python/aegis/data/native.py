@@ -1,0 +1,172 @@
+"""Iteration over batches that C++ threads write: no worker processes, no Python per sample."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.profiler import record_function
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.dlpack import from_dlpack
+
+from aegis import _C
+from aegis.data.order import SeededSampler, index_batches
+from aegis.data.token_dataset import TokenDataset
+from aegis.data.torch_iter import draws_of
+
+if TYPE_CHECKING:
+    from aegis.data.loader import FlatArenaDataLoader
+
+__all__ = ["NativeIter", "native_filler"]
+
+# By DLPack's type code and width.
+_DTYPES = {
+    **{(0, 8 * dtype.itemsize): dtype for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)},
+    **{(1, 8 * dtype.itemsize): dtype for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)},
+    **{(2, 8 * dtype.itemsize): dtype for dtype in (torch.float16, torch.float32, torch.float64)},
+    (4, 16): torch.bfloat16,
+    (6, 8): torch.bool,
+}
+
+_live: weakref.WeakSet[NativeIter] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for iterator in list(_live):
+        iterator.close()
+
+
+def native_filler(dataset: object) -> _C.BatchFiller | None:
+    """What writes batches of ``dataset`` without Python, or None where its samples need Python."""
+    if isinstance(dataset, TokenDataset) and _untouched(dataset, TokenDataset):
+        return _C.TokenFiller(dataset.windows)
+    return None
+
+
+def _untouched(dataset: object, known: type) -> bool:
+    """Whether samples are still made by ``known``'s own methods: a subclass may have changed what they mean."""
+    return all(
+        getattr(type(dataset), name, None) is getattr(known, name, None)
+        for name in ("__getitem__", "__getitems__", "__len__")
+    )
+
+
+class NativeIter(_BaseDataLoaderIter):
+    """Batches of one epoch. Made by the loader; closes itself when dropped."""
+
+    def __init__(self, loader: FlatArenaDataLoader, filler: _C.BatchFiller) -> None:
+        if loader.num_workers > 0 and not loader.prefetch_factor:
+            raise AssertionError(f"prefetch_factor: expected at least 1, got {loader.prefetch_factor}")
+        if loader.num_workers == 0 and loader.timeout != 0:
+            raise AssertionError(f"timeout: expected 0 with num_workers=0, got {loader.timeout}")
+        with draws_of(loader):
+            super().__init__(loader)
+        self._filler = filler
+        self._totals = loader._totals
+        self._start(loader)
+
+    def _start(self, loader: FlatArenaDataLoader) -> None:
+        self._progress = loader._progress
+        self._pinned: deque[list[Tensor]] = deque()
+        self._num_taken = 0  # from the feeder
+        depth = max(1, self._num_workers * (loader.prefetch_factor or 0))
+        self._feeder = _C.Feeder(
+            self._filler,
+            loader._slot_pool(self._filler, depth),
+            threads=self._num_workers,
+            depth=depth,
+            from_dlpack=from_dlpack,
+            reuse=loader.reuse,
+        )
+        _live.add(self)
+        self._indices = self._index_source(loader)
+        if self._indices is not None and self._num_workers > 0:
+            while not self._feeder.full and self._submit():
+                pass
+
+    def _index_source(self, loader: FlatArenaDataLoader) -> Iterator[Any] | None:
+        """Where indices come from; None when the feeder makes them itself."""
+        if isinstance(loader.sampler, SeededSampler) and not self._pin_memory:
+            self._feeder.follow(loader.sampler.schedule(self._progress.epoch, self._progress.start))
+            return None
+        return index_batches(loader.batch_sampler, self._progress)
+
+    def _reset(self, loader: FlatArenaDataLoader, first_iter: bool = False) -> None:
+        self.close()
+        super()._reset(loader, first_iter)
+        self._start(loader)
+
+    def _submit(self) -> bool:
+        """Asks for one more batch; False when the order is at its end."""
+        assert self._indices is not None
+        indices = next(self._indices, None)
+        if indices is None:
+            return False
+        if self._pin_memory:
+            # Pinned memory comes from torch's allocator, fresh for each batch: it alone knows of the copies that
+            # users start, and gives a block out again only when they are done.
+            tensors = [
+                torch.empty((len(indices), *shape), dtype=_DTYPES[code, bits], pin_memory=True)
+                for code, bits, shape in self._filler.fields
+            ]
+            self._feeder.submit_into(indices, [tensor.data_ptr() for tensor in tensors])
+            self._pinned.append(tensors)
+        else:
+            self._feeder.submit(indices)
+        return True
+
+    def __next__(self) -> list[Tensor]:
+        # torch enters record_function for every batch, which costs more than the rest of this call.
+        if torch.autograd._profiler_enabled():
+            with record_function(self._profile_name):
+                return self._next_data()
+        return self._next_data()
+
+    def _next_data(self) -> list[Tensor]:
+        if self._num_workers == 0 and self._indices is not None:
+            self._submit()
+        try:
+            batch = self._feeder.next(self._timeout)
+        except BaseException:
+            # A batch that ended in an error had its turn, and a resumed run goes on behind it.
+            if self._feeder.taken > self._num_taken:
+                self._delivered()
+                if self._pinned:
+                    self._pinned.popleft()
+            raise
+        self._delivered()
+        return self._pinned.popleft() if batch is None else batch
+
+    def _delivered(self) -> None:
+        self._num_taken += 1
+        self._num_yielded += 1
+        self._progress.batches += 1
+        if self._num_workers > 0 and self._indices is not None:
+            self._submit()
+
+    @property
+    def live(self) -> bool:
+        return self in _live
+
+    def stats(self) -> dict[str, float]:
+        return self._feeder.stats()
+
+    def close(self) -> None:
+        """Ends the filler threads. Batches already handed out stay valid."""
+        if self in _live:
+            _live.discard(self)
+            self._feeder.stop()
+            for name, value in self._feeder.stats().items():
+                self._totals[name] = self._totals.get(name, 0) + value
+            self._totals["ready"] = 0
+            self._pinned.clear()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_feeder"):
+            self.close()

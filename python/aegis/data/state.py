@@ -1,0 +1,68 @@
+"""What a loader saves to go on later: its meaning, and the checks when it comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterableDataset
+
+from aegis.data.order import Progress, SeededSampler
+
+if TYPE_CHECKING:
+    from aegis.data.loader import FlatArenaDataLoader
+
+__all__ = ["make_state", "restore"]
+
+_VERSION = 1
+
+
+def _order_of(loader: FlatArenaDataLoader) -> dict[str, Any]:
+    """What must agree for a position to mean the same samples."""
+    if isinstance(loader.dataset, IterableDataset):
+        raise TypeError("state_dict: expected a map-style dataset; an IterableDataset keeps its own position")
+    fingerprint = getattr(loader.dataset, "fingerprint", None)
+    order = {
+        "samples": len(loader.dataset),  # type: ignore[arg-type]
+        "fingerprint": fingerprint() if callable(fingerprint) else None,
+    }
+    if isinstance(loader.sampler, SeededSampler):
+        return {**order, "seed": loader.seed, "shuffle": loader.sampler.shuffle}
+    return {**order, "sampler": type(loader.sampler).__name__, "batch_size": loader.batch_size}
+
+
+def make_state(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any]:
+    """The state at ``progress``. Once its last batch is delivered an epoch is over, and the next has not begun."""
+    state = {"version": _VERSION, **_order_of(loader)}
+    if isinstance(loader.sampler, SeededSampler):
+        schedule = loader.sampler.schedule(progress.epoch, progress.start)
+        done, position = progress.batches >= schedule.steps, schedule.position_after(progress.batches)
+    else:
+        position = progress.start + progress.batches
+        done = position >= len(loader)
+    if done and progress.started:
+        return {**state, "epoch": progress.epoch + 1, "position": 0, "started": False, "rng": None}
+    return {
+        **state,
+        "epoch": progress.epoch,
+        "position": position,
+        "started": progress.started,
+        "rng": progress.rng,
+    }
+
+
+def restore(loader: FlatArenaDataLoader, state: dict[str, Any]) -> Progress:
+    """The progress that ``state`` stands for. Raises ValueError where it does not fit ``loader``."""
+    expected = {"version": _VERSION, **_order_of(loader)}
+    for name, value in expected.items():
+        if name not in state:
+            raise ValueError(f"state: expected the key {name!r}, got only {sorted(state)}")
+        if state[name] != value:
+            what = "the data has changed: " if name in ("fingerprint", "samples") else ""
+            raise ValueError(f"state: {what}expected {name} {value!r} (this loader's), got {state[name]!r}")
+    for name in ("epoch", "position"):
+        if not isinstance(state.get(name), int) or state[name] < 0:
+            raise ValueError(f"state: expected {name} to be an int of at least 0, got {state.get(name)!r}")
+    if state["position"] > expected["samples"]:
+        raise ValueError(f"state: expected position 0 to {expected['samples']}, got {state['position']}")
+    started = bool(state.get("started"))
+    return Progress(state["epoch"], state["position"], rng=state.get("rng"), started=started, resumed=started)
