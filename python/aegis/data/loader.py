@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
-from torch.utils.data import default_collate
 
 from aegis import _C
 from aegis.data.native import NativeIter, native_filler
@@ -83,9 +81,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self.world_size = world_size
         self.reuse = reuse
         self._next = Progress(epoch=0)  # of the next iter()
-        self._progress = (
-            self._next
-        )  # of the newest one, or of the next where that is news: what state_dict() tells
+        self._progress = self._next  # of the newest one, or of the next where that is news: what state_dict() tells
         self._order: IndexOrder | None = None
         self._pool: _C.SlotPool | None = None
         self._totals: dict[str, float] = {}  # of iterators that are closed
@@ -97,9 +93,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
             sampler, generator = self._seeded(dataset, batch_size, shuffle, drop_last, given)
             shuffle = None
         elif rank is not None or world_size is not None:
-            raise ValueError(
-                "rank and world_size: expected seed= beside them, so that all ranks share one order"
-            )
+            raise ValueError("rank and world_size: expected seed= beside them, so that all ranks share one order")
         super().__init__(
             dataset,
             batch_size,
@@ -135,17 +129,11 @@ class FlatArenaDataLoader(DataLoader[Any]):
     ) -> tuple[SeededSampler, torch.Generator]:
         for name, value in given.items():
             if value is not None:
-                raise ValueError(
-                    f"{name}: expected None beside seed=, which chooses the order, got {value!r}"
-                )
+                raise ValueError(f"{name}: expected None beside seed=, which chooses the order, got {value!r}")
         if isinstance(dataset, IterableDataset):
-            raise ValueError(
-                "seed: expected a map-style dataset, got an IterableDataset, which orders itself"
-            )
+            raise ValueError("seed: expected a map-style dataset, got an IterableDataset, which orders itself")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size <= 0):
-            raise ValueError(
-                f"batch_size should be a positive integer value, but got batch_size={batch_size}"
-            )
+            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
         assert self.seed is not None
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")

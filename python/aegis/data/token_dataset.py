@@ -1,7 +1,9 @@
+import os
+
 import torch
 from torch.utils.data import Dataset
+
 from aegis import _C
-import os
 
 
 class TokenDataset(Dataset):
