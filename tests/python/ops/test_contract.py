@@ -1,0 +1,48 @@
+"""Every operator has every kind of test, and every layer of it has the same name."""
+
+import ast
+from pathlib import Path
+
+import aegis
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+KINDS = ("reference", "opcheck", "script", "compile", "bad_input")
+OPERATORS = sorted({s.name.removeprefix("aegis::") for s in torch._C._jit_get_all_schemas() if s.name.startswith("aegis::")})
+
+
+def test_there_are_operators():
+    assert "extract_batch" in OPERATORS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_has_this_kind_of_test(name, kind):
+    tests = ROOT / "tests/python/ops" / f"test_{name}.py"
+    functions = [node.name for node in ast.walk(ast.parse(tests.read_text())) if isinstance(node, ast.FunctionDef)]
+    assert any(function.startswith(f"test_{kind}") for function in functions), f"{tests.name} has no test_{kind}*"
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_has_one_name_in_every_layer(name):
+    for path in (
+        f"csrc/ops/cpu/{name}.cpp",
+        f"csrc/kernels/{name}.h",
+        f"csrc/kernels/{name}.cpp",
+        f"csrc/kernels/scalar/{name}.cpp",
+        f"csrc/kernels/cuda/{name}.cuh",
+        f"csrc/ops/cuda/{name}.cpp",
+        f"tests/cpp/kernels/test_{name}.cpp",
+        f"benchmarks/python/bench_{name}.py",
+    ):
+        assert (ROOT / path).exists(), path
+    assert callable(getattr(aegis.ops, name))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_mutates_only_what_it_says_and_returns_none_of_it(name):
+    for schema in torch._C._jit_get_schemas_for_operator(f"aegis::{name}"):
+        written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        assert not (written and schema.returns), schema
+        assert all(r.alias_info is None for r in schema.returns), schema
