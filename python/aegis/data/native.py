@@ -109,17 +109,20 @@ class NativeIter(_BaseDataLoaderIter):
         if indices is None:
             return False
         if self._pin_memory:
-            # Pinned memory comes from torch's allocator, fresh for each batch: it alone knows of the copies that
-            # users start, and gives a block out again only when they are done.
-            tensors = [
-                torch.empty((len(indices), *shape), dtype=_DTYPES[code, bits], pin_memory=True)
-                for code, bits, shape in self._filler.fields
-            ]
+            tensors = self._pinned_batch(len(indices))
             self._feeder.submit_into(indices, [tensor.data_ptr() for tensor in tensors])
             self._pinned.append(tensors)
         else:
             self._feeder.submit(indices)
         return True
+
+    def _pinned_batch(self, count: int) -> list[Tensor]:
+        """Pinned memory comes from torch's allocator, fresh for each batch: it alone knows of the copies that users
+        start, and gives a block out again only when they are done."""
+        return [
+            torch.empty((count, *shape), dtype=_DTYPES[code, bits], pin_memory=True)
+            for code, bits, shape in self._filler.fields
+        ]
 
     def __next__(self) -> list[Tensor]:
         # torch enters record_function for every batch, which costs more than the rest of this call.

@@ -9,7 +9,9 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("reference", "opcheck", "script", "compile", "bad_input")
-OPERATORS = sorted({s.name.removeprefix("aegis::") for s in torch._C._jit_get_all_schemas() if s.name.startswith("aegis::")})
+OPERATORS = sorted(
+    {s.name.removeprefix("aegis::") for s in torch._C._jit_get_all_schemas() if s.name.startswith("aegis::")}
+)
 
 
 def test_there_are_operators():

@@ -247,4 +247,3 @@ def test_bad_input_python_signature():
         aegis.ops.extract_batch(ARENA, torch.tensor([0]), inputs=wide(1))
     with pytest.raises(ValueError, match=r"inputs: expected 9 columns \(block_size\), got 8"):
         aegis.ops.extract_batch(ARENA, torch.tensor([0]), 9, inputs=wide(1), targets=wide(1))
-
