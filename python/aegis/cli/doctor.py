@@ -25,7 +25,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "doctor",
         help="show versions, instruction sets, CUDA and the limits of this machine",
-        description="Show versions, instruction sets, CUDA and the limits of this machine: put it into reports.",
+        description="Show versions, instruction sets, CUDA and the limits of this machine.",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object, for programs")
     parser.set_defaults(run=run)
@@ -43,8 +43,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report, indent=2))
         return 0
+    width = max(len(name) for section in report.values() for name in section)
     for title, section in report.items():
-        print_section(title, list(section.items()))
+        print_section(title, list(section.items()), width)
     return 0
 
 
@@ -74,9 +75,7 @@ def _cuda() -> Section:
     if torch.cuda.is_available():
         devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return {"kernels": kernels, "devices": ", ".join(devices)}
-    torch_side = (
-        f"torch has CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built without CUDA"
-    )
+    torch_side = f"torch has CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built without CUDA"
     return {"kernels": kernels, "devices": f"none ({torch_side})"}
 
 

@@ -93,13 +93,9 @@ def _problems(tokens: NDArray[Any], smallest: int, largest: int, vocab_size: int
     if smallest < 0:
         problems.append(f"ids below 0 (the smallest is {smallest}): wrong dtype, or ids that overflowed")
     if vocab_size is not None and largest >= vocab_size:
-        problems.append(
-            f"ids outside the vocabulary: expected 0 to {vocab_size - 1}, the largest is {largest}"
-        )
+        problems.append(f"ids outside the vocabulary: expected 0 to {vocab_size - 1}, the largest is {largest}")
     head = tokens[: 1 << 16]
-    wider = {"uint8": "uint16", "uint16": "uint32", "uint32": "int64", "int32": "int64"}.get(
-        str(tokens.dtype)
-    )
+    wider = {"uint8": "uint16", "uint16": "uint32", "uint32": "int64", "int32": "int64"}.get(str(tokens.dtype))
     if wider and len(head) >= 64 and not head[1::2].any() and np.count_nonzero(head[::2]) > len(head) // 4:
         problems.append(f"every second id is 0: the tokens look like {wider} read as {tokens.dtype}")
     if largest == smallest and len(tokens) > 1:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 __all__ = ["print_section", "readable_bytes"]
 
 
-def print_section(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Print a title, bold on a terminal, and its rows under it."""
+def print_section(title: str, rows: Sequence[tuple[str, str]], width: int = 0) -> None:
+    """Print a title, bold on a terminal, and its rows under it; names take ``width`` columns or more."""
     bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     print(f"\033[1m{title}\033[0m" if bold else title)
-    width = max(len(name) for name, _ in rows)
+    width = max(width, *(len(name) for name, _ in rows))
     for name, value in rows:
         print(f"  {name:<{width}}  {value}")
 

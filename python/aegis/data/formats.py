@@ -132,9 +132,7 @@ def describe(path: str | os.PathLike[str], format: str = "auto", dtype: Any = No
 def _look(path: str) -> Source:
     kind = os.stat(path).st_mode
     if stat.S_ISDIR(kind):
-        hint = (
-            f"Expected a file, got a directory (a pattern such as '{Path(path) / '*.bin'}' names its files)"
-        )
+        hint = f"Expected a file, got a directory (a pattern such as '{Path(path) / '*.bin'}' names its files)"
         raise IsADirectoryError(errno.EISDIR, hint, path)
     if not stat.S_ISREG(kind):
         raise ValueError(f"{path}: expected a file, got a device, socket or pipe")
@@ -158,17 +156,13 @@ def _describe_raw(source: Source, dtype: Dtype | None) -> TokenFile:
 
 # llm.c and modded-nanogpt shards: 256 int32 numbers, then uint16 (GPT-2) or uint32 (Llama 3) tokens.
 
-_LLMC_MAGIC = {
-    magic.to_bytes(4, order) for magic in (20240520, 20240801, 20240522) for order in ("little", "big")
-}
+_LLMC_MAGIC = {magic.to_bytes(4, order) for magic in (20240520, 20240801, 20240522) for order in ("little", "big")}
 
 
 def _describe_llmc(source: Source, dtype: Dtype | None) -> TokenFile:
     found = _C.read_token_header(source.head, source.size, source.path)
     if found is None:
-        raise ValueError(
-            f"{source.path}: expected an llm.c header, the file begins {source.head[:4].hex(' ')}"
-        )
+        raise ValueError(f"{source.path}: expected an llm.c header, the file begins {source.head[:4].hex(' ')}")
     name, byte_offset, tokens, swapped = found
     return TokenFile(source.path, "llm.c", name, byte_offset, tokens, source.size, swapped)
 
