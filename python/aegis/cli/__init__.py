@@ -1,0 +1,35 @@
+"""The ``aegis`` command: a module a subcommand, with ``register(subparsers)`` and ``run(args)``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from aegis import __version__
+from aegis.cli import doctor, inspect
+
+__all__ = ["main"]
+
+_COMMANDS = [inspect, doctor]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; its exit status, 2 for bad input, 130 after Ctrl-C.
+
+    What a user can mend (a path, an option, a file's contents) is told in one line on stderr.
+    """
+    parser = argparse.ArgumentParser(prog="aegis", description="Training batches from flat, aligned memory.")
+    parser.add_argument("--version", action="version", version=f"aegis {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in _COMMANDS:
+        command.register(subparsers)
+    args = parser.parse_args(argv)
+    try:
+        status: int = args.run(args)
+        return status
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, ValueError) as error:
+        print(f"aegis {args.command}: error: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,208 @@
+"""Token file formats: how each is recognised, and where in a file its tokens lie.
+
+A format is three things under a name: ``sniff`` says whether a file is of it, ``describe`` finds the tokens
+and checks that the file holds what it claims. Formats are tried in the order of registration; ``raw``, which
+nothing can recognise, is what remains.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+
+from aegis import _C
+
+__all__ = ["Dtype", "Source", "TokenFile", "describe", "format_names", "parse_dtype", "register_format"]
+
+DTYPES = ("uint8", "uint16", "uint32", "int32", "int64")
+_HEAD = 4096
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """Where the tokens of a file lie.
+
+    ``tokens`` items of ``dtype`` from ``byte_offset`` on, in the other byte order when ``swapped``;
+    ``size`` is the whole file's, in bytes; ``documents`` is None where the format records none.
+    """
+
+    path: str
+    format: str
+    dtype: str
+    byte_offset: int
+    tokens: int
+    size: int
+    swapped: bool = False
+    documents: int | None = None
+
+
+class Source(NamedTuple):
+    """A file as a format gets to see it: ``head`` is its first 4 KiB, ``size`` its length in bytes."""
+
+    path: str
+    head: bytes
+    size: int
+
+
+class Dtype(NamedTuple):
+    """A token type by NumPy's name, and whether its byte order is the other one."""
+
+    name: str
+    swapped: bool = False
+
+
+Sniff = Callable[[Source], bool]
+Describe = Callable[[Source, Dtype | None], TokenFile]
+_formats: dict[str, tuple[Sniff, Describe]] = {}
+
+
+def register_format(name: str, sniff: Sniff, describe: Describe) -> None:
+    """Add a format, or replace the one of that name.
+
+    Args:
+        name: what ``format=`` calls it.
+        sniff: whether a file is of this format, from its first bytes or its name; it must not raise.
+        describe: where the tokens lie. Gets the ``dtype=`` of the user, or None; raises ValueError, with the
+            path first, where the file is not what it claims to be.
+    """
+    if name in ("auto", "raw"):
+        raise ValueError(f"name: '{name}' is taken")
+    _formats[name] = (sniff, describe)
+
+
+def format_names() -> list[str]:
+    """Every name that ``format=`` takes."""
+    return ["auto", *_formats, "raw"]
+
+
+def parse_dtype(dtype: Any) -> Dtype:
+    """The token type that ``dtype`` names: a string, a NumPy dtype or type, or a torch dtype.
+
+    Raises:
+        ValueError: it is none of uint8, uint16, uint32, int32, int64, in either byte order.
+    """
+    given = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
+    try:
+        found = np.dtype(given)
+    except TypeError:
+        found = None
+    if found is None or found.name not in DTYPES:
+        raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {given}")
+    return Dtype(found.name, not found.isnative)
+
+
+def describe(path: str | os.PathLike[str], format: str = "auto", dtype: Any = None) -> TokenFile:
+    """Find the tokens of a file.
+
+    Args:
+        path: the file.
+        format: one of format_names(); "auto" recognises by content. A file that is not recognised is raw.
+        dtype: what the tokens are stored as; only raw files need it. Where the file says it too, both must
+            agree: neither a vocabulary nor a suffix ever decides.
+
+    Raises:
+        OSError: the file is missing, unreadable or a directory.
+        ValueError: it is empty, of another format or dtype, or its size is not what it should be.
+
+    Cost: reads one page.
+    """
+    if format not in format_names():
+        raise ValueError(f"format: expected one of {', '.join(format_names())}, got '{format}'")
+    wanted = None if dtype is None else parse_dtype(dtype)
+    source = _look(os.fspath(path))
+    if format == "auto":
+        format = next((name for name, (sniff, _) in _formats.items() if sniff(source)), "raw")
+    if format == "raw":
+        return _describe_raw(source, wanted)
+    found = _formats[format][1](source, wanted)
+    if wanted is not None and wanted.name != found.dtype:
+        raise ValueError(f"{source.path}: expected dtype {found.dtype}, as the file says, got {wanted.name}")
+    return found
+
+
+def _look(path: str) -> Source:
+    kind = os.stat(path).st_mode
+    if stat.S_ISDIR(kind):
+        hint = f"Expected a file, got a directory (a pattern such as '{Path(path) / '*.bin'}' names its files)"
+        raise IsADirectoryError(errno.EISDIR, hint, path)
+    if not stat.S_ISREG(kind):
+        raise ValueError(f"{path}: expected a file, got a device, socket or pipe")
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+        size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        raise ValueError(f"{path}: the file is empty")
+    return Source(path, head, size)
+
+
+def _describe_raw(source: Source, dtype: Dtype | None) -> TokenFile:
+    if dtype is None:
+        raise ValueError(
+            f"{source.path}: nothing in the file says what its tokens are stored as: give dtype=, such as "
+            f"dtype='uint16' (files that say so themselves: {', '.join(_formats)})"
+        )
+    tokens = _C.raw_token_count(source.size, dtype.name, source.path)
+    return TokenFile(source.path, "raw", dtype.name, 0, tokens, source.size, dtype.swapped)
+
+
+# llm.c and modded-nanogpt shards: 256 int32 numbers, then uint16 (GPT-2) or uint32 (Llama 3) tokens.
+
+_LLMC_MAGIC = {magic.to_bytes(4, order) for magic in (20240520, 20240801, 20240522) for order in ("little", "big")}
+
+
+def _describe_llmc(source: Source, dtype: Dtype | None) -> TokenFile:
+    found = _C.read_token_header(source.head, source.size, source.path)
+    if found is None:
+        raise ValueError(f"{source.path}: expected an llm.c header, the file begins {source.head[:4].hex(' ')}")
+    name, byte_offset, tokens, swapped = found
+    return TokenFile(source.path, "llm.c", name, byte_offset, tokens, source.size, swapped)
+
+
+# NumPy files: the header is NumPy's own business, the checks after it are ours.
+
+
+def _read_npy_header(path: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    with open(path, "rb") as file:
+        try:
+            version = npy.read_magic(file)
+            if version not in ((1, 0), (2, 0), (3, 0)):
+                raise ValueError(f"expected version 1, 2 or 3, got {version[0]}.{version[1]}")
+            # Version 3 is version 2 with UTF-8 field names, and a 1-D array of integers has no fields.
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = read(file)
+        except ValueError as error:
+            raise ValueError(f"{path}: not a readable .npy header: {error}") from None
+        return shape, dtype, file.tell()
+
+
+def _describe_npy(source: Source, dtype: Dtype | None) -> TokenFile:
+    shape, found, byte_offset = _read_npy_header(source.path)
+    if found.name not in DTYPES:
+        raise ValueError(f"{source.path}: expected an array of {', '.join(DTYPES)}, got {found}")
+    if len(shape) != 1:
+        raise ValueError(
+            f"{source.path}: expected a 1-D array of tokens, got shape {shape}; rows of a fixed size are records, "
+            "not a stream of tokens"
+        )
+    if shape[0] == 0:
+        raise ValueError(f"{source.path}: the array is empty")
+    expected = byte_offset + shape[0] * found.itemsize
+    if source.size != expected:
+        raise ValueError(
+            f"{source.path}: expected {expected} bytes (header {byte_offset} + {shape[0]} {found.name} tokens), got "
+            f"{source.size} ({abs(source.size - expected)} {'too many' if source.size > expected else 'missing'})"
+        )
+    return TokenFile(source.path, "npy", found.name, byte_offset, shape[0], source.size, not found.isnative)
+
+
+register_format("llm.c", lambda source: source.head[:4] in _LLMC_MAGIC, _describe_llmc)
+register_format("npy", lambda source: source.head.startswith(npy.MAGIC_PREFIX), _describe_npy)

@@ -1,0 +1,47 @@
+"""From what a user gives as paths to a list of files, the same on every machine."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import re
+from collections.abc import Iterable
+
+__all__ = ["Paths", "expand_paths", "natural_key"]
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def natural_key(path: str) -> tuple[list[str | int], str]:
+    """Sorts shard_2 before shard_10. Equal numbers (1 and 01) are told apart by spelling."""
+    # Splitting by digits alternates text and number, text first: kinds never meet in a comparison.
+    parts = re.split(r"([0-9]+)", path)
+    return [int(part) if at % 2 else part for at, part in enumerate(parts)], path
+
+
+def expand_paths(paths: Paths) -> list[str]:
+    """The files that ``paths`` names, as absolute paths.
+
+    A pattern (``*``, ``?``, ``[``, ``**``) stands for the files it matches in natural order, whatever order
+    the folder lists them in; a path that exists is taken as it is, patterns or not. A sequence keeps its
+    order, and a file named twice is read twice.
+
+    Raises:
+        FileNotFoundError: a pattern matches nothing, or no path was given.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files = [file for path in given for file in _expand(os.fspath(path))]
+    if not files:
+        raise FileNotFoundError(errno.ENOENT, "paths: expected at least one token file", str(paths))
+    return files
+
+
+def _expand(path: str) -> list[str]:
+    path = os.path.abspath(path)
+    if os.path.exists(path) or not glob.has_magic(path):
+        return [path]
+    found = [match for match in glob.glob(path, recursive=True) if not os.path.isdir(match)]
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, "paths: no file matches the pattern", path)
+    return sorted(found, key=natural_key)
