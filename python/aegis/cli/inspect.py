@@ -20,6 +20,7 @@ __all__ = ["register", "run"]
 
 _SHOWN = 12
 _CHUNK = 1 << 22
+_WIDER = {"uint8": "uint16", "uint16": "uint32", "uint32": "int64", "int32": "int64"}
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -95,7 +96,7 @@ def _problems(tokens: NDArray[Any], smallest: int, largest: int, vocab_size: int
     if vocab_size is not None and largest >= vocab_size:
         problems.append(f"ids outside the vocabulary: expected 0 to {vocab_size - 1}, the largest is {largest}")
     head = tokens[: 1 << 16]
-    wider = {"uint8": "uint16", "uint16": "uint32", "uint32": "int64", "int32": "int64"}.get(str(tokens.dtype))
+    wider = _WIDER.get(str(tokens.dtype))
     if wider and len(head) >= 64 and not head[1::2].any() and np.count_nonzero(head[::2]) > len(head) // 4:
         problems.append(f"every second id is 0: the tokens look like {wider} read as {tokens.dtype}")
     if largest == smallest and len(tokens) > 1:

@@ -147,8 +147,8 @@ def _look(path: str) -> Source:
 def _describe_raw(source: Source, dtype: Dtype | None) -> TokenFile:
     if dtype is None:
         raise ValueError(
-            f"{source.path}: nothing in the file says what its tokens are stored as: give dtype=, such as "
-            f"dtype='uint16' (files that say so themselves: {', '.join(_formats)})"
+            f"{source.path}: nothing in the file says what its tokens are stored as: give the dtype, such as uint16 "
+            f"(formats that say it themselves: {', '.join(_formats)})"
         )
     tokens = _C.raw_token_count(source.size, dtype.name, source.path)
     return TokenFile(source.path, "raw", dtype.name, 0, tokens, source.size, dtype.swapped)
@@ -179,7 +179,7 @@ def _read_npy_header(path: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
             # Version 3 is version 2 with UTF-8 field names, and a 1-D array of integers has no fields.
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             shape, _, dtype = read(file)
-        except ValueError as error:
+        except Exception as error:  # of many kinds: the header is a Python literal, parsed as one
             raise ValueError(f"{path}: not a readable .npy header: {error}") from None
         return shape, dtype, file.tell()
 
