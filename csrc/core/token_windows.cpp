@@ -52,6 +52,7 @@ void TokenWindows::offsets(const int64_t* indices, int64_t count, int64_t* out) 
 
 void TokenWindows::verify(const int64_t* indices, int64_t count) const {
   if (first_.size() == 2) return store_->verify(0);
+  if (count == 1) return store_->verify(segment_of(*indices));
   std::vector<size_t> segments(static_cast<size_t>(count));
   std::transform(indices, indices + count, segments.begin(),
                  [&](int64_t index) { return segment_of(index); });

@@ -42,7 +42,8 @@ class TokenWindows {
   /// offset() of each of `count` indices.
   void offsets(const int64_t* indices, int64_t count, int64_t* out) const;
 
-  /// Verifies the files that hold these windows, each once; indices as for segment_of().
+  /// Verifies the files that hold these windows, each once; indices as for segment_of(). Throws as
+  /// TokenStore::verify().
   void verify(const int64_t* indices, int64_t count) const;
 
  private:

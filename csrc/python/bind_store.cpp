@@ -74,6 +74,11 @@ void verify_windows(const TokenWindows& windows, const Indices& indices) {
   windows.verify(in, count);
 }
 
+void verify_window(const TokenWindows& windows, int64_t index) {
+  const py::gil_scoped_release release;
+  windows.verify(&index, 1);
+}
+
 py::object llmc_header(const py::bytes& head, int64_t file_size, const std::string& path) {
   const std::string_view view = head;
   const auto found = read_llmc_header(std::as_bytes(std::span(view)), file_size, path);
@@ -113,6 +118,7 @@ void bind_store(py::module_& m) {
       .def("offset", &TokenWindows::offset, py::arg("index"))
       .def("offsets", &offsets, py::arg("indices"))
       .def("verify", &verify_windows, py::arg("indices"))
+      .def("verify_one", &verify_window, py::arg("index"))
       .def_property_readonly("tail_tokens", &TokenWindows::tail_tokens)
       .def_property_readonly("block_size", &TokenWindows::block_size)
       .def_property_readonly("stride", &TokenWindows::stride)

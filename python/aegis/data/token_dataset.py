@@ -85,8 +85,15 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Window ``index``: two int64 tensors of ``block_size`` tokens. Negative indices count from the end."""
-        x, y = self._extract(self._indices([index]))
-        return x[0], y[0]
+        index = operator.index(index)
+        count = len(self._windows)
+        if not -count <= index < count:
+            raise IndexError(f"index: expected {-count} to {count - 1}, got {index}")
+        at = index if index >= 0 else index + count
+        offset = torch.tensor([self._windows.offset(at)])
+        x, y = torch.ops.aegis.extract_batch(self._arena, offset, self.block_size)
+        self._windows.verify_one(at)  # after reading: a file cut short reads as zeroes
+        return x.view(-1), y.view(-1)
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """Many windows by one call, as views of two matrices; torch's DataLoader calls this for a batch."""
@@ -211,7 +218,7 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
     def _extract(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         offsets = torch.from_numpy(self._windows.offsets(indices))
         batch = ops.extract_batch(self._arena, offsets, self.block_size)
-        self._windows.verify(indices)  # after reading: a file cut short reads as zeroes
+        self._windows.verify(indices)
         return batch
 
     def _tokens_of(self, file: int) -> NDArray[Any]:
