@@ -43,6 +43,10 @@ class BatchFiller {
   /// Samples in the data set.
   virtual int64_t samples() const = 0;
 
+  /// Looks whether the data is still what it was, at the start of an epoch. Throws
+  /// std::runtime_error naming what has changed.
+  virtual void verify() const {}
+
   /// Writes samples `indices[0 .. count-1]`, each in [0, samples()), to the start of each field's
   /// memory, which is 64-byte aligned. Throws where the data cannot be read; what was written then
   /// is not handed out.

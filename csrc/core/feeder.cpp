@@ -46,7 +46,7 @@ Feeder::Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPo
       options_(options),
       generation_(fork_generation()),
       ring_(static_cast<size_t>(std::max(1, options.depth))),
-      threads_(std::make_unique<std::vector<std::thread>>()) {
+      threads_(std::make_unique<Threads>()) {
   check<std::invalid_argument>(filler_ != nullptr, "filler: expected a filler, got null");
   check<std::invalid_argument>(pool_ != nullptr, "pool: expected a pool, got null");
   check<std::invalid_argument>(options_.threads >= 0, "threads: expected at least 0, got ",
@@ -54,9 +54,9 @@ Feeder::Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPo
   check<std::invalid_argument>(options_.depth >= 1, "depth: expected at least 1, got ",
                                options_.depth);
   (void)lay_out(filler_->fields(), 0);  // throws where there are too many fields
-  threads_->reserve(static_cast<size_t>(options_.threads));
+  threads_->all.reserve(static_cast<size_t>(options_.threads));
   try {
-    for (int i = 0; i < options_.threads; ++i) threads_->emplace_back([this, i] { run(i); });
+    for (int i = 0; i < options_.threads; ++i) threads_->all.emplace_back([this, i] { run(i); });
   } catch (...) {
     stop();
     throw;
@@ -65,8 +65,6 @@ Feeder::Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPo
 
 Feeder::~Feeder() {
   stop();
-  // In a child the thread objects name threads that were never there: destroying them would end the
-  // process.
   if (generation_ != fork_generation()) (void)threads_.release();
 }
 
@@ -144,9 +142,9 @@ bool Feeder::wait_ready(std::chrono::nanoseconds limit) {
   while (!ready() && Clock::now() - start < std::min<std::chrono::nanoseconds>(limit, kSpin))
     pause();
   if (!ready() && limit > kSpin) {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(threads_->mutex);
     consumer_sleeps_.store(true, std::memory_order_seq_cst);
-    done_.wait_until(lock, start + limit, [&] {
+    threads_->done.wait_until(lock, start + limit, [&] {
       return job(taken_).filled.load(std::memory_order_seq_cst) ||
              stopping_.load(std::memory_order_relaxed);
     });
@@ -225,8 +223,8 @@ void Feeder::fill(Job& job) noexcept {
 
 void Feeder::wake_fillers() {
   if (sleeping_fillers_.load(std::memory_order_seq_cst) == 0) return;
-  const std::lock_guard lock(mutex_);
-  work_.notify_one();
+  const std::lock_guard lock(threads_->mutex);
+  threads_->work.notify_one();
 }
 
 void Feeder::run(int thread_index) noexcept {
@@ -242,8 +240,8 @@ void Feeder::run(int thread_index) noexcept {
         wake_fillers();  // a colleague takes the next
       fill(job(mine));
       if (consumer_sleeps_.load(std::memory_order_seq_cst)) {
-        const std::lock_guard lock(mutex_);
-        done_.notify_one();
+        const std::lock_guard lock(threads_->mutex);
+        threads_->done.notify_one();
       }
       idle_since = Clock::now();
       continue;
@@ -252,9 +250,9 @@ void Feeder::run(int thread_index) noexcept {
       pause();
       continue;
     }
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(threads_->mutex);
     sleeping_fillers_.fetch_add(1, std::memory_order_seq_cst);
-    work_.wait(lock, [&] {
+    threads_->work.wait(lock, [&] {
       return next_fill_.load(std::memory_order_relaxed) <
                  published_.load(std::memory_order_seq_cst) ||
              stopping_.load(std::memory_order_relaxed);
@@ -267,13 +265,13 @@ void Feeder::stop() noexcept {
   if (generation_ != fork_generation()) return;
   const std::lock_guard one_at_a_time(stop_mutex_);
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(threads_->mutex);
     stopping_.store(true, std::memory_order_relaxed);
-    work_.notify_all();
-    done_.notify_all();
+    threads_->work.notify_all();
+    threads_->done.notify_all();
   }
-  for (std::thread& thread : *threads_) thread.join();
-  threads_->clear();
+  for (std::thread& thread : threads_->all) thread.join();
+  threads_->all.clear();
 }
 
 }  // namespace aegis

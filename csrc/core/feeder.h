@@ -144,16 +144,22 @@ class Feeder {
   alignas(64) std::atomic<int64_t> next_fill_{0};
   alignas(64) std::atomic<int64_t> fill_ns_{0};
 
-  std::mutex
-      mutex_;  // for sleeping only: guards no data but orders the flags below against the waits
-  std::condition_variable work_;
-  std::condition_variable done_;
+  /// The threads and what they sleep on. Left alone, as a whole, in a forked child: a std::thread
+  /// there names a thread that is not, and destroying a condition variable waits for sleepers that
+  /// will never leave it.
+  struct Threads {
+    // For sleeping only: guards no data but orders the flags below against the waits.
+    std::mutex mutex;
+    std::condition_variable work;
+    std::condition_variable done;
+    std::vector<std::thread> all;
+  };
+  std::unique_ptr<Threads> threads_;
   std::atomic<int> sleeping_fillers_{0};
   std::atomic<bool> consumer_sleeps_{false};
   std::atomic<bool> stopping_{false};
 
   std::mutex stop_mutex_;  // one stop() at a time
-  std::unique_ptr<std::vector<std::thread>> threads_;
 };
 
 }  // namespace aegis

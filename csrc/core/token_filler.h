@@ -23,6 +23,7 @@ class TokenFiller : public BatchFiller {
 
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override { return windows_->count(); }
+  void verify() const override { windows_->store()->verify_all(); }
   void fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const override;
 
  private:

@@ -189,6 +189,7 @@ void bind_feeder(py::module_& m) {
 
   py::class_<BatchFiller, std::shared_ptr<BatchFiller>>(m, "BatchFiller")
       .def_property_readonly("samples", &BatchFiller::samples)
+      .def("verify", &BatchFiller::verify, py::call_guard<py::gil_scoped_release>())
       .def(
           "batch_bytes",
           [](const BatchFiller& self, int64_t rows) { return lay_out(self.fields(), rows); },

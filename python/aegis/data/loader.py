@@ -285,6 +285,16 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self._iterator = None
         self._pool = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A loader travels without its threads, slots and counters; data files are opened again where it arrives."""
+        left = {"_iterators", "_iterator", "_pool", "_filler", "_totals"}
+        return {name: value for name, value in self.__dict__.items() if name not in left}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _iterators=weakref.WeakSet(), _iterator=None, _pool=None, _totals={})
+        self.__dict__["_faults_at_start"] = _page_faults()
+        self._filler, self._why = self._choose_path()
+
     def __enter__(self) -> FlatArenaDataLoader:
         return self
 

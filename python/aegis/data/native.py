@@ -72,6 +72,7 @@ class NativeIter(_BaseDataLoaderIter):
         self._start(loader)
 
     def _start(self, loader: FlatArenaDataLoader) -> None:
+        self._filler.verify()
         self._progress = loader._progress
         self._pinned: deque[list[Tensor]] = deque()
         self._num_taken = 0  # from the feeder

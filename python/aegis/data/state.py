@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils.data import IterableDataset
 
 from aegis.data.order import Progress, SeededSampler
@@ -30,6 +31,14 @@ def _order_of(loader: FlatArenaDataLoader) -> dict[str, Any]:
     return {**order, "sampler": type(loader.sampler).__name__, "batch_size": loader.batch_size}
 
 
+def _undrawn(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any] | None:
+    """What an order will be drawn from that is begun but not drawn: the user's generator as it is now."""
+    generator = getattr(loader.sampler, "generator", None)
+    if not progress.started or not isinstance(generator, torch.Generator):
+        return None
+    return {"state": generator.get_state().tolist()}
+
+
 def make_state(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any]:
     """The state at ``progress``. Once its last batch is delivered an epoch is over, and the next has not begun."""
     state = {"version": _VERSION, **_order_of(loader)}
@@ -46,7 +55,7 @@ def make_state(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any
         "epoch": progress.epoch,
         "position": position,
         "started": progress.started,
-        "rng": progress.rng,
+        "rng": progress.rng if progress.rng is not None else _undrawn(loader, progress),
     }
 
 

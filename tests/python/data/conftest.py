@@ -1,6 +1,28 @@
+import subprocess
+import sysconfig
+from pathlib import Path
+
 import aegis
 import numpy as np
+import pybind11
 import pytest
+
+
+@pytest.fixture(scope="session")
+def blocked_filler(tmp_path_factory):
+    """The folder of a compiled module whose BlockedFiller fills nothing before its release()."""
+    folder = tmp_path_factory.mktemp("blocked_filler")
+    here = Path(__file__)
+    subprocess.run(
+        [
+            *("g++", "-std=c++20", "-O0", "-shared", "-fPIC", "-fvisibility=hidden"),
+            *(str(here.with_name("blocked_filler.cpp")), f"-I{here.parents[3] / 'csrc'}"),
+            *(f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}"),
+            *("-o", str(folder / f"blocked_filler{sysconfig.get_config_var('EXT_SUFFIX')}")),
+        ],
+        check=True,
+    )
+    return folder
 
 
 @pytest.fixture(scope="session")

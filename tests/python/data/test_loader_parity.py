@@ -59,8 +59,8 @@ def test_batches_and_draws_are_torchs_case21(tokens, shuffle, drop_last, workers
     shuffle=st.booleans(),
     own_generator=st.booleans(),
 )
-def test_any_sizes(tokens, windows, batch_size, workers, drop_last, shuffle, own_generator):
-    dataset = aegis.TokenDataset(tokens.paths[0], 5000 - windows, dtype="uint16", stride=1)
+def test_any_sizes(token_file, windows, batch_size, workers, drop_last, shuffle, own_generator):
+    dataset = aegis.TokenDataset(token_file, 5000 - windows, dtype="uint16", stride=1)
     assert len(dataset) == windows
 
     def arguments():

@@ -193,9 +193,9 @@ def test_bad_input_offset_is_an_index_error_before_any_write(offset):
         (ARENA[::2], torch.tensor([0]), 8, r"arena: expected a contiguous 1-D .*not contiguous"),
         (ARENA, torch.tensor([0], dtype=torch.int32), 8, "offsets: expected dtype int64, got int32"),
         (ARENA, torch.tensor([[0]]), 8, "offsets: expected a contiguous 1-D tensor"),
-        (ARENA, torch.tensor([0]), 0, "block_size: expected 1 to 999 .*got 0"),
-        (ARENA, torch.tensor([0]), -3, "block_size: expected 1 to 999 .*got -3"),
-        (ARENA, torch.tensor([0]), 1000, "block_size: expected 1 to 999 .*got 1000"),
+        (ARENA, torch.tensor([0]), 0, r"block_size: expected 1 to 999 .*got 0"),
+        (ARENA, torch.tensor([0]), -3, r"block_size: expected 1 to 999 .*got -3"),
+        (ARENA, torch.tensor([0]), 1000, r"block_size: expected 1 to 999 .*got 1000"),
         (ARENA[:1], torch.tensor([0]), 1, "block_size: expected 1 to 0"),
         (ARENA[:0], torch.tensor([0]), 1, "block_size: expected"),
     ],
@@ -233,10 +233,10 @@ def test_bad_input_overlap():
     with pytest.raises(ValueError, match="inputs: expected memory of its own, got a tensor that overlaps targets"):
         extract_batch.out(ARENA, torch.tensor([0, 1]), inputs=both[:2], targets=both[1:])
     arena = torch.arange(100)
-    with pytest.raises(ValueError, match="inputs: .*overlaps arena"):
+    with pytest.raises(ValueError, match=r"inputs: .*overlaps arena"):
         extract_batch.out(arena, torch.tensor([0]), inputs=arena[8:16].view(1, 8), targets=wide(1))
     offsets = torch.zeros(8, dtype=torch.int64)
-    with pytest.raises(ValueError, match="targets: .*overlaps offsets"):
+    with pytest.raises(ValueError, match=r"targets: .*overlaps offsets"):
         extract_batch.out(arena, offsets, inputs=wide(8, 1), targets=offsets.view(8, 1))
 
 
