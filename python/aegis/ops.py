@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-torch.ops.load_library(str(Path(__file__).parent / "lib" / "libaegis_ops.so"))
+torch.ops.load_library(str(Path(__file__).parent / "lib" / "libaegis_ops.so"))  # type: ignore[no-untyped-call]
 
 from aegis import _fake  # noqa: E402, F401  (needs the schemas that the library just brought)
 

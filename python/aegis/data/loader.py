@@ -18,6 +18,7 @@ from aegis import _C
 from aegis.data.native import NativeIter, native_filler
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.state import make_state, restore
+from aegis.data.token_dataset import TokenDataset
 from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
 
 __all__ = ["FlatArenaDataLoader"]
@@ -263,7 +264,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         minor, major = _page_faults()
         totals["minor_faults"] = minor - self._faults_at_start[0]
         totals["major_faults"] = major - self._faults_at_start[1]
-        if self._filler is not None:
+        if self._filler is not None and isinstance(self.dataset, TokenDataset):
             totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
             totals["bytes"] = totals.get("samples", 0) * self._filler.batch_bytes(1)
             totals["tail_tokens"] = self.dataset.tail_tokens

@@ -127,12 +127,12 @@ class NativeIter(_BaseDataLoaderIter):
 
     def __next__(self) -> list[Tensor]:
         # torch enters record_function for every batch, which costs more than the rest of this call.
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             with record_function(self._profile_name):
                 return self._next_data()
         return self._next_data()
 
-    def _next_data(self) -> list[Tensor]:
+    def _next_data(self) -> list[Tensor]:  # type: ignore[override]
         if self._num_workers == 0 and self._indices is not None:
             self._submit()
         try:

@@ -149,8 +149,10 @@ def _shuffle_generator(inner: RandomSampler, progress: Progress) -> torch.Genera
         progress.rng = {"seed": int(torch.empty((), dtype=torch.int64).random_().item())}
     generator = torch.Generator()
     if "seed" in progress.rng:
-        return generator.manual_seed(progress.rng["seed"])
-    return generator.set_state(torch.tensor(progress.rng["state"], dtype=torch.uint8))
+        generator.manual_seed(progress.rng["seed"])
+    else:
+        generator.set_state(torch.tensor(progress.rng["state"], dtype=torch.uint8))
+    return generator
 
 
 def _skipped(batches: Iterator[Any], count: int) -> Iterator[Any]:
