@@ -157,6 +157,10 @@ int AddressRange::map_anonymous(size_t at, size_t bytes) {
 
 void AddressRange::expect_random_access() { madvise(data_, size_, MADV_RANDOM); }
 
+void AddressRange::read_soon(size_t at, size_t bytes) const {
+  madvise(data_ + at, bytes, MADV_WILLNEED);
+}
+
 void AddressRange::release() noexcept {
   if (data_ != nullptr) munmap(data_, size_);
 }

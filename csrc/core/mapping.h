@@ -85,6 +85,10 @@ class AddressRange {
   /// Tells the kernel that reading ahead does not pay. A hint: nothing is said where it is refused.
   void expect_random_access();
 
+  /// Asks the kernel to bring these bytes into memory, without waiting. `at` is a multiple of
+  /// page_size(). A hint, as above.
+  void read_soon(size_t at, size_t bytes) const;
+
  private:
   void release() noexcept;
 

@@ -1,6 +1,7 @@
 // Batches of token windows: inputs, and targets one token later.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -29,6 +30,9 @@ class TokenFiller : public BatchFiller {
  private:
   const std::shared_ptr<const TokenWindows> windows_;
   const std::vector<Field> fields_;
+  // Whether the last batch waited for a disk: then the next one's reads are announced. A hint
+  // between filler threads; relaxed.
+  mutable std::atomic<bool> cold_{true};
 };
 
 }  // namespace aegis

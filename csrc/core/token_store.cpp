@@ -111,11 +111,10 @@ TokenStore::TokenStore(std::vector<TokenFile> files) : files_(std::move(files)) 
     segments_.push_back({begin, files_[i].tokens});
     tokens_ += files_[i].tokens;
   }
-  // Reading ahead brings a file into memory many times faster (1 GB in 1,000 random reads, at 0.7
-  // ms each) and wastes everything but the one page when memory cannot keep it (at 0.06 ms each).
-  if (range_.size() / page_size() > static_cast<size_t>(sysconf(_SC_PHYS_PAGES))) {
-    range_.expect_random_access();
-  }
+  // A fault in a mapping reads as much as the device's read-ahead says, 8 MB on some machines, and
+  // waits for it: readers say what they want instead (will_read).
+  range_.expect_random_access();
+  fits_memory_ = range_.size() / page_size() < static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) / 2;
   guard_ = std::make_unique<FaultGuard>(range_.data(), range_.size(), std::move(addresses));
 }
 
@@ -141,6 +140,15 @@ void TokenStore::map(size_t index, size_t at, size_t bytes) {
   sources_[index].device = found.st_dev;
   sources_[index].inode = found.st_ino;
   if (files_.size() <= kMaxDescriptors) sources_[index].fd = std::move(fd);
+}
+
+void TokenStore::will_read(int64_t begin, int64_t count) const {
+  // Neighbours come along where there is room to keep them: they are wanted later in the epoch.
+  const size_t block = fits_memory_ ? std::max(kReadBlock, page_size()) : page_size();
+  const size_t item = size_of(type()), lead = static_cast<size_t>(data_ - range_.data());
+  const size_t first = (lead + static_cast<size_t>(begin) * item) / block * block;
+  const size_t last = lead + static_cast<size_t>(begin + count) * item;
+  range_.read_soon(first, std::min(round_up(last, block), range_.size()) - first);
 }
 
 void TokenStore::verify(size_t segment) const {

@@ -36,7 +36,7 @@ struct Segment {
 /// Element offsets run from data(), where the first file's tokens begin, to extent(). What lies
 /// between two segments (headers, the rest of a page) is readable but holds no tokens.
 ///
-/// Data larger than the machine's memory is mapped without read-ahead; smaller data with it.
+/// Nothing is read ahead but what readers announce by will_read().
 ///
 /// The memory is private: writing to it through a tensor changes a copy of that page, not the file.
 /// It lives as long as this object, so users hold a shared_ptr. All methods are const and may be
@@ -58,6 +58,13 @@ class TokenStore {
   int64_t tokens() const { return tokens_; }
   const std::vector<TokenFile>& files() const { return files_; }
   const std::vector<Segment>& segments() const { return segments_; }
+
+  /// Starts to read these elements from disk, without waiting, if they are not in memory: reads of
+  /// one batch then overlap instead of waiting for each other. Data that fits into half of the
+  /// machine's memory is read in blocks of kReadBlock. Costs a system call, about 0.5 us.
+  void will_read(int64_t begin, int64_t count) const;
+
+  static constexpr size_t kReadBlock = 128 << 10;  // bytes: Linux's usual read-ahead
 
   /// Throws std::runtime_error naming the file, the size expected and the size found where the file
   /// was cut short or a page of it could not be read. Files replaced by another of the same name
@@ -89,6 +96,7 @@ class TokenStore {
   std::unique_ptr<FaultGuard> guard_;  // after range_: the guard ends before the mapping
   const std::byte* data_ = nullptr;
   int64_t tokens_ = 0;
+  bool fits_memory_ = false;
 };
 
 }  // namespace aegis

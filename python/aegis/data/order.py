@@ -149,7 +149,7 @@ def _shuffle_generator(inner: RandomSampler, progress: Progress) -> torch.Genera
         progress.rng = {"seed": int(torch.empty((), dtype=torch.int64).random_().item())}
     generator = torch.Generator()
     if "seed" in progress.rng:
-        generator.manual_seed(progress.rng["seed"])
+        generator.manual_seed(int(progress.rng["seed"]))
     else:
         generator.set_state(torch.tensor(progress.rng["state"], dtype=torch.uint8))
     return generator
