@@ -135,7 +135,7 @@ def memory(table: Table, path: Path, batches: int) -> None:
                 seed=0,
                 num_workers=threads,
                 prefetch_factor=8 // threads,
-            )  # fmt: skip
+            )
         )
         for _ in range(50):
             next(iterator)
