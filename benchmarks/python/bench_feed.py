@@ -7,44 +7,50 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aegis
 import numpy as np
 import peers
 import torch
-from harness import Table, anonymous_bytes, interleave, main, median, percentile
+from harness import Table, anonymous_bytes, main, median, percentile
 
 STARTUP = """
-import json, resource, sys, time
-start = time.perf_counter()
+import json, sys, time
 import torch, aegis
 from torch.utils.data import DataLoader
-imported = time.perf_counter()
-resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def resident(name):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(name))
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+before = resident("VmRSS")
+began = time.perf_counter()
 dataset = aegis.TokenDataset(sys.argv[1], 256, dtype="uint16", stride=1)
 if sys.argv[2] == "torch":
     loader = DataLoader(dataset, 64, shuffle=True)
 else:
     loader = aegis.FlatArenaDataLoader(dataset, 64, shuffle=True, seed=0, num_workers=1)
 if sys.argv[2] == "resume":
-    steps = 10**7
-    loader.load_state_dict({**loader.state_dict(), "position": 64 * steps, "started": True})
-    expected = aegis.FlatArenaDataLoader(dataset, 64, shuffle=True, seed=0).sampler.schedule(0).batch(steps)
-began = time.perf_counter()
+    state = {**loader.state_dict(), "position": 64 * int(sys.argv[3]), "started": True}
+    loader.load_state_dict(state)
 x, y = next(iter(loader))
 took = time.perf_counter() - began
 if sys.argv[2] == "resume":
-    rows = dataset.arena[torch.as_tensor(dataset.windows.offsets(expected))]
-    assert torch.equal(x[:, 0].to(torch.uint16), rows), "resumed somewhere else"
-print(json.dumps([took, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident) * 1024]))
+    uninterrupted = aegis.FlatArenaDataLoader(dataset, 64, shuffle=True, seed=0).sampler.schedule(0)
+    expected = uninterrupted.batch(int(sys.argv[3]))
+    assert x[:, 0].tolist() == (expected % 65536).tolist(), "resumed somewhere else"
+print(json.dumps([took, resident("VmHWM") - before]))
 """
 
 
-def first_batch(path: Path, kind: str) -> tuple[float, float]:
+def first_batch(path: Path, kind: str, step: int = 0) -> tuple[float, float]:
     """Seconds to the first batch and bytes that the process grew, in a process of its own."""
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", STARTUP, str(path), kind], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "ignore", "-c", STARTUP, str(path), kind, str(step)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     seconds, grown = json.loads(run.stdout)
     return seconds, grown
@@ -57,31 +63,48 @@ def sparse(folder: str, tokens: int) -> Path:
     return path
 
 
-def sustained(table: Table, path: Path, rounds: int) -> None:
-    streams = {name: peers.checked(name, peer(path)) for name, peer in peers.installed().items()}
+def numbered(folder: str, tokens: int) -> Path:
+    """Each token is its position, modulo 65,536: a window shows where it was cut."""
+    path = Path(folder) / f"numbered-{tokens}.bin"
+    period = np.tile(np.arange(65536, dtype=np.uint16), 64)
+    with path.open("wb") as file:
+        for _ in range(-(-tokens // len(period))):
+            period.tofile(file)
+        file.truncate(2 * tokens)
+    return path
+
+
+def seconds_per_batch(stream: Iterator[Any], measure: float) -> float:
+    """Over ``measure`` seconds, once what was prefetched while others had their turn is used up."""
+    until = time.perf_counter() + measure / 2
+    while time.perf_counter() < until:
+        next(stream)
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() - began < measure:
+        next(stream)
+        count += 1
+    return (time.perf_counter() - began) / count
+
+
+def sustained(table: Table, path: Path, rounds: int, measure: float) -> None:
+    """Batches as fast as they come, each loader alone for a while, in turn."""
     ours = {
         "aegis, 0 threads": peers.aegis_loader(0),
         "aegis, 1 thread": peers.aegis_loader(1, prefetch_factor=8),
     }
-    streams |= {name: peers.checked(name, peer(path)) for name, peer in ours.items()}
-    seconds = interleave({name: (lambda s=stream: next(s)) for name, stream in streams.items()}, rounds, burst=40)
-    mean = {name: 1e6 * sum(times) / len(times) for name, times in seconds.items()}
-    per_sample = {n: us for n, us in mean.items() if n not in ours and "__getitems__" not in n}
-    best = min(per_sample, key=per_sample.__getitem__)
-    thread = mean["aegis, 1 thread"]
-    table.ratio(
-        "sustained, one filler thread, per batch", f"best per-sample peer: {best}", per_sample[best], thread, "µs", 15
-    )
-    table.ratio(
-        "sustained, one filler thread, per batch",
-        "DataLoader, `__getitems__`",
-        mean["DataLoader, `__getitems__`"],
-        thread,
-        "µs",
-        3,
-    )
-    for name, us in mean.items():
-        table.figure(f"sustained: {name}", us, "µs")
+    streams = {name: peers.checked(name, peer(path)) for name, peer in (peers.installed() | ours).items()}
+    turns: dict[str, list[float]] = {name: [] for name in streams}
+    for _ in range(rounds):
+        for name, stream in streams.items():
+            turns[name].append(seconds_per_batch(stream, measure))
+    us = {name: 1e6 * median(seconds) for name, seconds in turns.items()}
+    per_sample = {name: value for name, value in us.items() if name not in ours and "__getitems__" not in name}
+    best, thread = min(per_sample, key=per_sample.__getitem__), us["aegis, 1 thread"]
+    what = "sustained, one filler thread, per batch"
+    table.ratio(what, f"best per-sample peer: {best}", per_sample[best], thread, "µs", 15)
+    table.ratio(what, "DataLoader, `__getitems__`", us["DataLoader, `__getitems__`"], thread, "µs", 3)
+    for name, value in us.items():
+        table.figure(f"sustained: {name}", value, "µs")
     if peers.missing():
         table.notes.append(f"Not installed, so not measured: {', '.join(peers.missing())}.")
 
@@ -148,8 +171,9 @@ def startup(table: Table, folder: str, quick: bool) -> None:
     seconds, grown = first_batch(sparse(folder, 10**9 + 256), "aegis")
     table.limit("first shuffled batch of 10⁹ samples", 1e3 * seconds, "ms", 50)
     table.limit("memory gained by it", grown / 1e6, "MB", 50)
-    seconds, _ = first_batch(sparse(folder, 10**9 + 256), "resume")
-    table.limit("first batch after resuming at step 10⁷ (checked)", 1e3 * seconds, "ms", 50)
+    samples, step = (10**6, 10**4) if quick else (10**9, 10**7)
+    seconds, _ = first_batch(numbered(folder, samples + 256), "resume", step)
+    table.limit(f"first batch after resuming at step {step:,} (checked to be the right one)", 1e3 * seconds, "ms", 50)
     samples = 10**6 if quick else 5 * 10**7
     seconds, grown = first_batch(sparse(folder, samples + 256), "torch")
     table.figure(f"for comparison: DataLoader, first shuffled batch of {samples:,} samples", 1e3 * seconds, "ms")
@@ -164,7 +188,7 @@ def build(quick: bool) -> Table:
         path = Path(folder) / "tokens.bin"
         np.random.default_rng(0).integers(0, 50257, (8 if quick else 100) * 2**20, dtype=np.uint16).tofile(path)
         paced(table, path, 100 if quick else 1000)
-        sustained(table, path, 2 if quick else 12)
+        sustained(table, path, 1 if quick else 3, 0.2 if quick else 1.0)
         startup(table, folder, quick)
         memory(table, path, 3000 if quick else 100_000)
     return table

@@ -100,9 +100,7 @@ def litdata(path: Path) -> Iterator[Any]:
     from litdata.streaming.writer import BinaryWriter
 
     with tempfile.TemporaryDirectory() as folder:
-        writer = BinaryWriter(
-            folder, chunk_size=BLOCK * 4096, item_loader=TokensLoader(BLOCK + 1), data_format="no_header_tensor"
-        )
+        writer = BinaryWriter(folder, chunk_size=BLOCK * 4096, item_loader=TokensLoader(BLOCK + 1))
         tokens = torch.from_numpy(np.fromfile(path, np.uint16, 4 * 2**20).astype(np.int32))
         for number, part in enumerate(tokens.split(BLOCK * 16)):
             writer[number] = part
