@@ -47,6 +47,10 @@ class BatchFiller {
   /// std::runtime_error naming what has changed.
   virtual void verify() const {}
 
+  /// Whether fill() takes microseconds now, not waiting for a disk or for anybody. A consumer that
+  /// finds its batch not begun then fills it itself, which is sooner than waking a thread.
+  virtual bool quick() const { return false; }
+
   /// Writes samples `indices[0 .. count-1]`, each in [0, samples()), to the start of each field's
   /// memory, which is 64-byte aligned. Throws where the data cannot be read; what was written then
   /// is not handed out.

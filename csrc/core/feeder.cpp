@@ -138,7 +138,14 @@ bool Feeder::wait_ready(std::chrono::nanoseconds limit) {
   if (ready()) return true;
   const Clock::time_point start = Clock::now();
   ++waits_;
-  wake_fillers();
+  int64_t not_begun = taken_;
+  if (filler_->quick() &&
+      next_fill_.compare_exchange_strong(not_begun, taken_ + 1, std::memory_order_relaxed)) {
+    wake_fillers();  // for the batches behind it
+    fill(job(taken_));
+  } else {
+    wake_fillers();
+  }
   while (!ready() && Clock::now() - start < std::min<std::chrono::nanoseconds>(limit, kSpin))
     pause();
   if (!ready() && limit > kSpin) {

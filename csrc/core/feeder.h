@@ -69,8 +69,9 @@ class Feeder {
   /// Whether take() would return at once. True also where take() would throw.
   bool ready() const;
 
-  /// Waits until ready() or until `limit` has passed, and returns ready(). Spins for at most 50 µs,
-  /// then sleeps.
+  /// Waits until ready() or until `limit` has passed, and returns ready(). A batch that
+  /// no thread has begun is filled here when the filler is quick(). Otherwise spins for at most
+  /// 50 µs, then sleeps.
   bool wait_ready(std::chrono::nanoseconds limit);
 
   /// The oldest outstanding batch, or the exception its filling ended in. Waits for it. Throws

@@ -25,6 +25,7 @@ class TokenFiller : public BatchFiller {
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override { return windows_->count(); }
   void verify() const override { windows_->store()->verify_all(); }
+  bool quick() const override { return !cold_.load(std::memory_order_relaxed); }
   void fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const override;
 
  private:
