@@ -109,8 +109,8 @@ define sanitized_build
 	@tools/system_packages.sh libgtest-dev
 	@echo "== building with -fsanitize=$(2)"
 	@rm -rf build/$(1)/site build/lib* build/bdist*
-	@AEGIS_BUILD_DIR=$(CURDIR)/build/$(1) AEGIS_CUDA=OFF \
-	  AEGIS_CMAKE_ARGS="-DAEGIS_SANITIZE=$(2) -DAEGIS_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo" \
+	@AEGIS_BUILD_DIR=$(CURDIR)/build/$(1) AEGIS_CUDA=OFF CXXFLAGS="-O1 -g1" \
+	  AEGIS_CMAKE_ARGS="-DAEGIS_SANITIZE=$(2) -DAEGIS_TESTS=ON -DCMAKE_BUILD_TYPE=None" \
 	  $(PIP) --no-build-isolation --no-deps --target build/$(1)/site .
 endef
 # Only one copy of the run-time libraries may be loaded, and it must come before Python's.

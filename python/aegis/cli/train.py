@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tqdm import tqdm
 
+import aegis
 from aegis.train.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -76,13 +77,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
     files = parser.add_argument_group("files")
-    files.add_argument(
-        "--out", type=Path, default=Path("aegis-train"), metavar="DIR", help="default: aegis-train"
-    )
+    files.add_argument("--out", type=Path, default=Path("aegis-train"), metavar="DIR", help="default: aegis-train")
     files.add_argument("--resume", type=Path, metavar="FILE", help="go on from this checkpoint")
-    files.add_argument(
-        "--checkpoint-every", type=int, metavar="STEPS", help="default: only at the end and on Ctrl-C"
-    )
+    files.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="default: only at the end and on Ctrl-C")
     parser.set_defaults(run=run)
 
 
@@ -148,9 +145,7 @@ def _settings(args: argparse.Namespace, device: torch.device) -> tuple[Settings,
     return settings, state
 
 
-def _train(
-    args: argparse.Namespace, settings: Settings, device: torch.device, state: dict[str, Any] | None
-) -> int:
+def _train(args: argparse.Namespace, settings: Settings, device: torch.device, state: dict[str, Any] | None) -> int:
     from aegis.train.checkpoint import restore, save_checkpoint
     from aegis.train.settings import make_loader, make_trainer
     from aegis.train.trainer import endless, train
@@ -180,6 +175,7 @@ def _train(
         interrupted = stop()
         save()
         _report({_NAMES[settings.loader]: trainer.records[done:]})
+        _report_loader(loader)
         _write_curves(args.out, trainer, settings)
     return 130 if interrupted else 0
 
@@ -221,9 +217,7 @@ def _compare(args: argparse.Namespace, settings: Settings, device: torch.device)
     return 130 if interrupted else 0
 
 
-def _announce(
-    trainer: Trainer, settings: Settings, device: torch.device, loaders: list[str], workers: int
-) -> None:
+def _announce(trainer: Trainer, settings: Settings, device: torch.device, loaders: list[str], workers: int) -> None:
     parameters = sum(weight.numel() for weight in trainer.model.parameters())
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     print(f"model: Micro-GPT '{settings.preset}', {parameters / 1e6:.2f} M parameters, on {device}{threads}")
@@ -281,6 +275,18 @@ def _report(runs: dict[str, list[StepRecord]], *, memory: bool = True) -> None:
         print("no step was finished")
         return
     print(f"\n{table({name: summarise(records) for name, records in runs.items()}, memory=memory)}\n")
+
+
+def _report_loader(loader: DataLoader[Any]) -> None:
+    """What the loader says of its own work, where it says anything."""
+    if not isinstance(loader, aegis.FlatArenaDataLoader) or not loader.path.startswith("native"):
+        return
+    stats = loader.stats()
+    print(
+        f"Loader: {stats.get('batches', 0):,.0f} batches in {stats.get('fill_seconds', 0.0):.3f} s of its threads; "
+        f"{stats.get('native_allocations', 0):,.0f} native allocations after the ring's first round, "
+        f"{stats.get('fresh_slots', 0):,.0f} slots beyond it.\n"
+    )
 
 
 def _write_curves(folder: Path, trainer: Trainer, settings: Settings) -> None:

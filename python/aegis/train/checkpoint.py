@@ -17,9 +17,7 @@ _FORMAT = 1
 _KEYS = {"format", "settings", "loader", "model", "optimizer", "records", "random_state"}
 
 
-def save_checkpoint(
-    path: Path, trainer: Trainer, settings: dict[str, Any], loader_state: dict[str, Any]
-) -> None:
+def save_checkpoint(path: Path, trainer: Trainer, settings: dict[str, Any], loader_state: dict[str, Any]) -> None:
     """Write the state between two steps; an older file stands until the new one is complete.
 
     Args:

@@ -83,12 +83,8 @@ def table(summaries: dict[str, Summary], *, memory: bool = True) -> str:
         "are of the calling thread alone. Worker processes, where a loader starts any, are not counted.",
     ]
     if memory:
-        notes.append(
-            "Drift: anonymous resident memory of that process, median over the last tenth of the steps"
-        )
-        notes.append(
-            "counted less that over the first tenth (it moves from step to step with the model's buffers)."
-        )
+        notes.append("Drift: anonymous resident memory of that process, median over the last tenth of the steps")
+        notes.append("counted less that over the first tenth (it moves from step to step with the model's buffers).")
     return "\n".join([markdown_table(["", *summaries], rows), "", *notes])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -155,7 +156,14 @@ def endless(loader: Iterable[Batch]) -> Iterator[Batch]:
             raise ValueError("data: expected at least one batch an epoch, got none (batch_size too large?)")
 
 
-def validation_batches(dataset: Sequence[tuple[Tensor, Tensor]], batch_size: int, count: int) -> list[Batch]:
+class Windows(Protocol):
+    """A map-style data set of (inputs, targets)."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> tuple[Tensor, ...]: ...
+
+
+def validation_batches(dataset: Windows, batch_size: int, count: int) -> list[Batch]:
     """At most ``count`` batches of windows spread evenly over ``dataset``: the same ones in every run."""
     windows = min(len(dataset), batch_size * count)
     picked = [dataset[i * len(dataset) // windows] for i in range(windows)]

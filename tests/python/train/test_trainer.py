@@ -17,9 +17,7 @@ CPU = torch.device("cpu")
 
 def small_trainer(dropout: float = 0.0, **config: float) -> Trainer:
     torch.manual_seed(3)
-    model = MicroGPT(
-        MicroGPTConfig(vocab_size=16, block_size=8, layers=1, heads=2, width=16, dropout=dropout)
-    )
+    model = MicroGPT(MicroGPTConfig(vocab_size=16, block_size=8, layers=1, heads=2, width=16, dropout=dropout))
     defaults = {"steps": 10, "batch_size": 4, "lr": 1e-2}
     return Trainer(model, TrainConfig(**{**defaults, **config}), vocab_size=16, device=CPU)
 
@@ -49,9 +47,7 @@ def test_the_loss_falls_through_either_loader(settings: Callable[..., Settings],
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_both_loaders_give_the_same_losses_bit_for_bit(
-    settings: Callable[..., Settings], workers: int
-) -> None:
+def test_both_loaders_give_the_same_losses_bit_for_bit(settings: Callable[..., Settings], workers: int) -> None:
     chosen = settings(steps=25, eval_every=10)
     sides = []
     for kind in ("aegis", "torch"):
