@@ -85,10 +85,10 @@ cpp-test: $(STAMP)/build
 	@cmake --build build/cmake
 	$(call ctest,cmake)
 
-# Quiet unless a test fails.
+# Quiet but for the tests that fail.
 define ctest
 	@ctest --test-dir build/$(1) --output-on-failure --no-tests=error -j $(JOBS) > build/$(1)/ctest.log \
-	  || { cat build/$(1)/ctest.log; exit 1; }
+	  || { grep -vE '^ +Start +[0-9]+|^ *[0-9]+/[0-9]+ Test .* Passed' build/$(1)/ctest.log; exit 1; }
 	@tail -n 4 build/$(1)/ctest.log
 endef
 
