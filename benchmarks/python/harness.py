@@ -74,7 +74,8 @@ class Table:
                 ratio = f"{row.anchor_value / row.ours if smaller else row.ours / row.anchor_value:.2f}×"
             met = {True: "yes", False: "**no**", None: ""}[row.met]
             lines.append(
-                f"| {row.what} | {row.anchor} | {anchor} | {_number(row.ours)} {row.unit} | {ratio} | {row.target} | {met} |"
+                f"| {row.what} | {row.anchor} | {anchor} | {_number(row.ours)} {row.unit} | {ratio} "
+                f"| {row.target} | {met} |"
             )
         return "\n".join([*lines, "", *self.notes, ""])
 

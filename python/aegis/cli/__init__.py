@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from aegis import __version__
-from aegis.cli import doctor, inspect
+from aegis.cli import doctor, inspect, train
 
 __all__ = ["main"]
 
-_COMMANDS = [inspect, doctor]
+_COMMANDS = [train, inspect, doctor]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

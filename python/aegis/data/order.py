@@ -144,8 +144,9 @@ def _shuffled(inner: RandomSampler, sampler: BatchSampler, progress: Progress) -
 def _shuffle_generator(inner: RandomSampler, progress: Progress) -> torch.Generator:
     if progress.rng is None:
         if inner.generator is not None:
-            progress.rng = {"state": inner.generator.get_state().tolist()}
-            return inner.generator
+            own: torch.Generator = inner.generator
+            progress.rng = {"state": own.get_state().tolist()}
+            return own
         progress.rng = {"seed": int(torch.empty((), dtype=torch.int64).random_().item())}
     generator = torch.Generator()
     if "seed" in progress.rng:

@@ -1,0 +1,136 @@
+# Every target sets up what it needs and may be run again; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV ?= .venv
+# The one place that pins torch. Options for pip may follow it: make TORCH="torch==2.13.0 --index-url ..."
+TORCH ?= torch==2.13.0
+# More options for `aegis train`: make demo ARGS="--text ~/notes --steps 500"
+ARGS ?=
+JOBS ?= $(shell nproc)
+
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+export PYTHON
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+STAMP := $(VENV)/stamp
+comma := ,
+PIP := $(VENV)/bin/python -m pip install --quiet
+CPP := $(shell find csrc tests/cpp benchmarks/cpp -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+# Folders count too: a removed file changes the time of its folder.
+SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
+
+.PHONY: help setup build demo test cpp-test lint sanitize asan tsan clean FORCE
+
+help:
+	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
+	@echo "make test      every test: GoogleTest and pytest"
+	@echo "make lint      ruff, mypy, clang-format, layer check"
+	@echo "make sanitize  tests under Address-, UB- and ThreadSanitizer"
+	@echo "make setup | build | clean"
+
+# --- environment ------------------------------------------------------------------------------------------------
+
+$(STAMP)/venv:
+	@tools/system_packages.sh --required python3-venv python3-dev
+	@echo "== virtual environment: $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMP) && touch $@
+
+# First and alone, so that no other package's wish decides which torch comes. Another TORCH installs again.
+ifneq ($(TORCH),$(shell cat $(STAMP)/torch 2>/dev/null))
+$(STAMP)/torch: FORCE
+endif
+$(STAMP)/torch: $(STAMP)/venv
+	@echo "== installing $(TORCH)"
+	@$(PIP) $(TORCH)
+	@echo '$(TORCH)' > $@
+
+# $(STAMP)/deps-GROUP: a group of pyproject.toml; "build" is what building and running need.
+$(STAMP)/deps-%: pyproject.toml tools/requirements.py $(STAMP)/torch
+	@echo "== installing what '$*' needs"
+	@$(VENV)/bin/python tools/requirements.py $* > $(STAMP)/requirements-$*.txt
+	@$(PIP) -r $(STAMP)/requirements-$*.txt
+	@touch $@
+
+setup: $(STAMP)/deps-build
+
+# setuptools would put files that were removed since into the wheel: they are still in build/lib.
+$(STAMP)/build: $(SOURCES) pyproject.toml $(STAMP)/deps-build
+	@echo "== building aegis"
+	@rm -rf build/lib* build/bdist*
+	@$(PIP) --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
+
+build: $(STAMP)/build
+
+# --- what the README tells --------------------------------------------------------------------------------------
+
+demo: $(STAMP)/build $(STAMP)/deps-demo
+	@echo "== training a small GPT through aegis.FlatArenaDataLoader: about two minutes on two cores"
+	@$(VENV)/bin/aegis train --out demo $(ARGS)
+
+test: cpp-test $(STAMP)/deps-test
+	@echo "== Python tests, on the installed wheel"
+	@$(VENV)/bin/python -m pytest -q
+
+cpp-test: $(STAMP)/build
+	@tools/system_packages.sh libgtest-dev
+	@echo "== C++ tests"
+	@cmake -S . -B build/cmake -DAEGIS_TESTS=ON > build/configure.log || { cat build/configure.log; exit 1; }
+	@cmake --build build/cmake
+	$(call ctest,cmake)
+
+# Quiet but for the tests that fail.
+define ctest
+	@ctest --test-dir build/$(1) --output-on-failure --no-tests=error -j $(JOBS) > build/$(1)/ctest.log \
+	  || { grep -vE '^ +Start +[0-9]+|^ *[0-9]+/[0-9]+ Test .* Passed' build/$(1)/ctest.log; exit 1; }
+	@tail -n 4 build/$(1)/ctest.log
+endef
+
+lint: $(STAMP)/deps-build $(STAMP)/deps-lint
+	@echo "== lint"
+	@ruff check .
+	@ruff format --check .
+	@mypy
+	@clang-format --dry-run -Werror $(CPP)
+	@$(VENV)/bin/python tools/check_layers.py
+
+# --- sanitizers: core and kernels in C++, and the tests marked `sanitize` through torch ---------------------------
+
+sanitize: asan tsan
+
+# One build for both: the wheel goes into a folder of its own, which PYTHONPATH puts before the installed one.
+define sanitized_build
+	@tools/system_packages.sh libgtest-dev
+	@echo "== building with -fsanitize=$(2)"
+	@rm -rf build/$(1)/site build/lib* build/bdist*
+	@AEGIS_BUILD_DIR=$(CURDIR)/build/$(1) AEGIS_CUDA=OFF CXXFLAGS="-O1 -g1" \
+	  AEGIS_CMAKE_ARGS="-DAEGIS_SANITIZE=$(2) -DAEGIS_TESTS=ON -DCMAKE_BUILD_TYPE=None" \
+	  $(PIP) --no-build-isolation --no-deps --target build/$(1)/site .
+endef
+# Only one copy of the run-time libraries may be loaded, and it must come before Python's.
+preload = $(foreach library,$(1),$(shell $${CXX:-g++} -print-file-name=$(library)))
+
+asan: export ASAN_OPTIONS := detect_stack_use_after_return=1
+asan: export UBSAN_OPTIONS := halt_on_error=1:print_stacktrace=1
+asan: $(STAMP)/deps-build $(STAMP)/deps-test
+	$(call sanitized_build,asan,address$(comma)undefined)
+	$(call ctest,asan)
+	@PYTHONPATH=build/asan/site LD_PRELOAD="$(call preload,libasan.so libstdc++.so)" \
+	  ASAN_OPTIONS=$$ASAN_OPTIONS:detect_leaks=0 \
+	  $(VENV)/bin/python -m pytest -q -m sanitize -p no:cacheprovider
+
+tsan: export TSAN_OPTIONS := halt_on_error=1:suppressions=$(CURDIR)/tools/tsan.supp:ignore_noninstrumented_modules=1
+tsan: $(STAMP)/deps-build $(STAMP)/deps-test
+	$(call sanitized_build,tsan,thread)
+	$(call ctest,tsan)
+	@PYTHONPATH=build/tsan/site LD_PRELOAD="$(call preload,libtsan.so)" OMP_NUM_THREADS=1 \
+	  $(VENV)/bin/python -m pytest -q -m sanitize -p no:cacheprovider
+
+clean:
+	rm -rf build dist demo python/*.egg-info $(STAMP)/build

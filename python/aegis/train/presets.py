@@ -1,0 +1,26 @@
+"""Named sizes for ``aegis train``: the RFC's model, and one that a laptop's CPU trains in two minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PRESETS", "Preset"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Defaults of the command line; options given there win."""
+
+    layers: int
+    heads: int
+    width: int
+    block_size: int
+    batch_size: int
+    steps: int
+    lr: float
+
+
+PRESETS = {
+    "small": Preset(layers=4, heads=4, width=128, block_size=128, batch_size=16, steps=1000, lr=2e-3),
+    "micro": Preset(layers=6, heads=6, width=384, block_size=256, batch_size=64, steps=5000, lr=1e-3),
+}

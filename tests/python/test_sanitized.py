@@ -1,0 +1,105 @@
+"""The loader and the operator from Python, without worker processes: also run under the sanitizers."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import aegis
+import numpy as np
+import pytest
+import torch
+
+pytestmark = pytest.mark.sanitize
+
+BLOCK = 24
+TOKENS = np.random.default_rng(0).integers(0, 60_000, 4000, dtype=np.uint16)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> aegis.TokenDataset:
+    path = tmp_path / "tokens.bin"
+    TOKENS.tofile(path)
+    return aegis.TokenDataset(path, BLOCK, dtype="uint16", stride=1)
+
+
+def windows(starts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.stack([TOKENS[start : start + BLOCK + 1] for start in starts]).astype(np.int64)
+    return rows[:, :-1], rows[:, 1:]
+
+
+def check_batches(batches: list[list[torch.Tensor]]) -> None:
+    """Every row is the window that its first tokens say it is, and no start comes twice."""
+    known = {TOKENS[i : i + BLOCK].tobytes(): i for i in range(len(TOKENS) - BLOCK)}
+    seen = []
+    for inputs, targets in batches:
+        starts = [known[row.numpy().astype(np.uint16).tobytes()] for row in inputs]
+        expected = windows(starts)
+        np.testing.assert_array_equal(inputs, expected[0])
+        np.testing.assert_array_equal(targets, expected[1])
+        seen += starts
+    assert len(set(seen)) == len(seen) == sum(len(batch[0]) for batch in batches)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int32, torch.int64])
+@pytest.mark.parametrize("block_size", [1, 7, 64])
+def test_operator(dtype: torch.dtype, block_size: int) -> None:
+    arena = torch.arange(200).to(dtype)
+    offsets = torch.tensor([0, 199 - block_size, 50])
+    inputs, targets = torch.ops.aegis.extract_batch(arena, offsets, block_size)
+    expected = offsets.unsqueeze(1) + torch.arange(block_size)
+    assert torch.equal(inputs, expected)
+    assert torch.equal(targets, expected + 1)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_an_epoch_held_whole(dataset: aegis.TokenDataset, workers: int) -> None:
+    with aegis.FlatArenaDataLoader(dataset, 50, shuffle=True, seed=1, num_workers=workers) as loader:
+        batches = list(loader)
+    assert len(batches) == -(-(4000 - BLOCK) // 50)
+    check_batches(batches)
+
+
+def test_slots_go_round(dataset: aegis.TokenDataset) -> None:
+    with aegis.FlatArenaDataLoader(dataset, 16, shuffle=True, seed=2, num_workers=2) as loader:
+        for _ in range(2):
+            check_batches([[x.clone(), y.clone()] for x, y in loader])
+        assert loader.stats()["fresh_slots"] == 0
+
+
+def test_early_break_and_views_that_outlive_the_loader(dataset: aegis.TokenDataset) -> None:
+    kept = []
+    for seed in range(10):
+        loader = aegis.FlatArenaDataLoader(dataset, 8, shuffle=True, seed=seed, num_workers=2)
+        for inputs, _ in loader:
+            kept.append((inputs.clone(), inputs[2:].numpy()))
+            break
+        loader.close()
+        del loader, inputs
+    gc.collect()
+    assert len(kept) == 10
+    for copy, view in kept:
+        np.testing.assert_array_equal(copy[2:], view)
+
+
+def test_a_resumed_loader_delivers_the_rest(dataset: aegis.TokenDataset) -> None:
+    options = {"batch_size": 64, "shuffle": True, "seed": 3, "num_workers": 2}
+    with aegis.FlatArenaDataLoader(dataset, **options) as loader:
+        iterator = iter(loader)
+        first = [next(iterator) for _ in range(20)]
+        state = loader.state_dict()
+        rest = list(iterator)
+    with aegis.FlatArenaDataLoader(dataset, **options) as again:
+        again.load_state_dict(state)
+        resumed = list(again)
+    check_batches(first + resumed)
+    assert [[x.tolist(), y.tolist()] for x, y in resumed] == [[x.tolist(), y.tolist()] for x, y in rest]
+
+
+def test_errors_reach_the_consumer(dataset: aegis.TokenDataset) -> None:
+    sampler = [0, 1, 4000, 2]
+    loader = aegis.FlatArenaDataLoader(dataset, 2, sampler=sampler, num_workers=1)
+    iterator = iter(loader)
+    assert next(iterator)[0].shape == (2, BLOCK)
+    with pytest.raises(IndexError, match="4000"):
+        next(iterator)
