@@ -24,13 +24,14 @@ CPP := $(shell find csrc tests/cpp benchmarks/cpp -name '*.cpp' -o -name '*.h' -
 # Folders count too: a removed file changes the time of its folder.
 SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
 
-.PHONY: help setup build demo test cpp-test lint sanitize asan tsan clean FORCE
+.PHONY: help setup build demo test cpp-test lint sanitize asan tsan bench clean FORCE
 
 help:
 	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
 	@echo "make test      every test: GoogleTest and pytest"
 	@echo "make lint      ruff, mypy, clang-format, layer check"
 	@echo "make sanitize  tests under Address-, UB- and ThreadSanitizer"
+	@echo "make bench     every benchmark; writes benchmarks/README.md (ARGS=--quick to see that they run)"
 	@echo "make setup | build | clean"
 
 # --- environment ------------------------------------------------------------------------------------------------
@@ -131,6 +132,14 @@ tsan: $(STAMP)/deps-build $(STAMP)/deps-test
 	$(call ctest,tsan)
 	@PYTHONPATH=build/tsan/site LD_PRELOAD="$(call preload,libtsan.so)" OMP_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m pytest -q -m sanitize -p no:cacheprovider
+
+# --- measuring -----------------------------------------------------------------------------------------------------
+
+bench: $(STAMP)/build $(STAMP)/deps-demo
+	@tools/system_packages.sh libbenchmark-dev
+	@cmake -S . -B build/cmake -DAEGIS_BENCHMARKS=ON > build/configure.log || { cat build/configure.log; exit 1; }
+	@cmake --build build/cmake
+	@$(VENV)/bin/python benchmarks/python/run.py --cpp build/cmake $(ARGS)
 
 clean:
 	rm -rf build dist demo python/*.egg-info $(STAMP)/build

@@ -51,6 +51,10 @@ class Table:
             Row(what, anchor, anchor_value, ours, unit, f"≥ {at_least:g}×", ours >= at_least * anchor_value)
         )
 
+    def compared(self, what: str, anchor: str, anchor_value: float, ours: float, unit: str) -> None:
+        """Two values side by side, without a target."""
+        self.rows.append(Row(what, anchor, anchor_value, ours, unit, "", None))
+
     def limit(self, what: str, ours: float, unit: str, at_most: float) -> None:
         """A row that must not exceed a number."""
         self.rows.append(Row(what, "", None, ours, unit, f"≤ {at_most:g} {unit}", ours <= at_most))
