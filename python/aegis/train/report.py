@@ -77,14 +77,16 @@ def table(summaries: dict[str, Summary], *, memory: bool = True) -> str:
         rows.append(["anonymous RSS drift", *(f"{s.rss_drift / 2**20:+,.2f} MiB" for s in columns)])
     spans = {f"steps {s.first} to {s.last}" for s in columns}
     notes = [
-        f"Counted: {' / '.join(sorted(spans))}; those before are warm-up. A step lasts from asking for the",
-        "batch until its loss is known and the weights are updated; evaluation and checkpoints are left out.",
-        f"Page faults are those of process {os.getpid()}, all threads, model included; those inside next()",
-        "are of the calling thread alone. Worker processes, where a loader starts any, are not counted.",
+        f"Counted: {' / '.join(sorted(spans))}; those before are warm-up. A step lasts from asking for the batch until",
+        "its loss is known and the weights are updated; evaluation and checkpoints are left out.",
+        f"Page faults are those of process {os.getpid()}, all threads, model included; those inside next() are of the",
+        "calling thread alone. Worker processes, where a loader starts any, are not counted.",
     ]
     if memory:
-        notes.append("Drift: anonymous resident memory of that process, median over the last tenth of the steps")
-        notes.append("counted less that over the first tenth (it moves from step to step with the model's buffers).")
+        notes += [
+            "Drift: anonymous resident memory of that process, median over the last tenth of the steps counted less",
+            "that over the first tenth (it moves from step to step with the model's buffers).",
+        ]
     return "\n".join([markdown_table(["", *summaries], rows), "", *notes])
 
 
