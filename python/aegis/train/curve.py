@@ -76,7 +76,7 @@ def draw_curve(path: Path, records: Sequence[StepRecord], title: str) -> None:
     below.set_yscale("log")
     below.set_ylabel("ms a step")
     below.set_xlabel("step")
-    below.legend(frameon=False, ncols=2, loc="center right")
+    below.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1.0, 0.96))  # above the lines
     for axes in (above, below):
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
