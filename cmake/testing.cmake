@@ -26,6 +26,8 @@ if(AEGIS_TESTS)
   aegis_test(core/token_store)
   aegis_test(core/token_windows)
   aegis_test(kernels/extract_batch)
+  aegis_test(kernels/gather_records)
+  aegis_test(kernels/gather_records_scaled)
 endif()
 
 if(AEGIS_BENCHMARKS)
