@@ -85,6 +85,10 @@ RecordFiller::RecordFiller(std::vector<RecordArray> arrays) : arrays_(std::move(
   (void)lay_out(fields_, 0);  // throws where there are too many
 }
 
+void RecordFiller::verify() const {
+  for (const TokenStore* file : files_) file->verify_all();
+}
+
 void RecordFiller::fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const {
   for (size_t i = 0; i < arrays_.size(); ++i) {
     gather(arrays_[i], indices, count, fields[i]);

@@ -48,6 +48,7 @@ class RecordFiller : public BatchFiller {
 
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override { return arrays_.front().rows; }
+  void verify() const override;
   void fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const override;
 
  private:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/gather_records.h"
 #include "kernels/gather_records_scaled.h"
 
 namespace aegis::kernels {
@@ -51,11 +52,46 @@ inline void copy_short(const std::byte* from, std::byte* to, int64_t bytes) {
   if (bytes == 1) *to = *from;
 }
 
-/// gather_records_scaled by way of `Scale`, which has
+/// Whether to write runs of `run_bytes`, `total_bytes` in all, past the caches. Where they hold
+/// less than the batch, a line would be read before it is written and pushed out before the
+/// consumer gets to it: at 50 MB with an L3 of 32 MB, writing alone took 3.0 ms instead of 7.4,
+/// writing and reading 7.7 instead of 9.1; below, it is slower. Streaming stores need whole lines.
+static inline bool past_caches(const void* out, int64_t run_bytes, int64_t total_bytes) {
+  constexpr int64_t kLine = 64, kCaches = int64_t{32} << 20;  // bytes
+  return total_bytes > kCaches && run_bytes % kLine == 0 &&
+         reinterpret_cast<uintptr_t>(out) % kLine == 0;
+}
+
+/// Ends a run of streaming stores: they are in no order with the stores that announce the batch.
+static inline void end_streaming() {
+#if AEGIS_X86
+  __builtin_ia32_sfence();
+#endif
+}
+
+/// gather_records by way of `Copy`, which has row(from, to, bytes), and stream(from, to, bytes) for
+/// whole lines.
+template <class Copy>
+inline void gather_copied_rows(const GatherRecords& job) {
+  const auto gather = [&](const auto& copy) {
+    gather_rows(job.source, job.row_stride, job.row_bytes, job.indices, job.batch,
+                [&](const std::byte* from, int64_t row) {
+                  copy(from, job.out + row * job.row_bytes, job.row_bytes);
+                });
+  };
+  if (past_caches(job.out, job.row_bytes, job.batch * job.row_bytes)) {
+    gather([](auto... row) { Copy::stream(row...); });
+    end_streaming();
+  } else {
+    gather([](auto... row) { Copy::row(row...); });
+  }
+}
+
+/// gather_records_scaled by way of `Scale`, which writes past the caches if it says kStream and has
 ///   static void channel(values, out, count, scale, bias)  and
 ///   static void each(values, out, count, scales, biases), one of them for each value.
 template <class Scale, class Out>
-inline void gather_scaled_rows(const GatherRecordsScaled<Out>& job) {
+inline void scale_rows(const GatherRecordsScaled<Out>& job) {
   const int64_t values = job.channels * job.channel_size;
   const auto write = [&](const std::byte* from, int64_t row) {
     const auto* value = reinterpret_cast<const uint8_t*>(from);
@@ -69,6 +105,19 @@ inline void gather_scaled_rows(const GatherRecordsScaled<Out>& job) {
   };
   gather_rows(reinterpret_cast<const std::byte*>(job.source), job.row_stride, values, job.indices,
               job.batch, write);
+}
+
+template <template <bool kStream> class Scale, class Out>
+inline void gather_scaled_rows(const GatherRecordsScaled<Out>& job) {
+  constexpr int64_t kBytes = sizeof(Out);
+  const int64_t run = job.channel_size == 1 ? job.channels : job.channel_size;
+  const int64_t total = job.batch * job.channels * job.channel_size;
+  if (past_caches(job.out, run * kBytes, total * kBytes)) {
+    scale_rows<Scale<true>>(job);
+    end_streaming();
+  } else {
+    scale_rows<Scale<false>>(job);
+  }
 }
 
 }  // namespace aegis::kernels

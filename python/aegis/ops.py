@@ -69,7 +69,7 @@ def gather_records(source: Tensor, indices: Tensor, *, out: Tensor | None = None
         out: (batch, *row) of the source's dtype, contiguous, written in place.
 
     Returns:
-        (batch, *row), fresh unless ``out`` is given. No gradient flows through it.
+        (batch, *row), fresh unless ``out`` is given. Not differentiable.
 
     Raises:
         ValueError: a wrong dtype, shape, stride, device or an overlap; nothing has been written.

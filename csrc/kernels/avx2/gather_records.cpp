@@ -18,15 +18,17 @@ struct Copy {
     for (; at + 32 <= bytes; at += 32) move(from + at, to + at);
     if (at < bytes) move(from + bytes - 32, to + bytes - 32);
   }
+
+  /// Whole lines to aligned memory.
+  static void stream(const std::byte* from, std::byte* to, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 32) {
+      _mm256_stream_si256((__m256i*)(to + at), _mm256_loadu_si256((const __m256i*)(from + at)));
+    }
+  }
 };
 
 }  // namespace
 
-void gather_records(const GatherRecords& job) {
-  gather_rows(job.source, job.row_stride, job.row_bytes, job.indices, job.batch,
-              [&](const std::byte* from, int64_t row) {
-                Copy::row(from, job.out + row * job.row_bytes, job.row_bytes);
-              });
-}
+void gather_records(const GatherRecords& job) { gather_copied_rows<Copy>(job); }
 
 }  // namespace aegis::kernels::avx2

@@ -19,8 +19,8 @@ struct Copy {
     if (at < bytes) move(from + bytes - 64, to + bytes - 64);
   }
 
-  /// Past the caches, for rows of whole lines to aligned memory.
-  static void row_past_caches(const std::byte* from, std::byte* to, int64_t bytes) {
+  /// Whole lines to aligned memory.
+  static void stream(const std::byte* from, std::byte* to, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) {
       _mm512_stream_si512((__m512i*)(to + at), _mm512_loadu_si512(from + at));
     }
@@ -29,11 +29,6 @@ struct Copy {
 
 }  // namespace
 
-void gather_records(const GatherRecords& job) {
-  gather_rows(job.source, job.row_stride, job.row_bytes, job.indices, job.batch,
-              [&](const std::byte* from, int64_t row) {
-                Copy::row(from, job.out + row * job.row_bytes, job.row_bytes);
-              });
-}
+void gather_records(const GatherRecords& job) { gather_copied_rows<Copy>(job); }
 
 }  // namespace aegis::kernels::avx512

@@ -8,6 +8,7 @@ namespace aegis::kernels::avx512 {
 namespace {
 
 void store(float* out, __m512 values) { _mm512_storeu_ps(out, values); }
+void stream(float* out, __m512 values) { _mm512_stream_ps(out, values); }
 void store(float* out, __mmask16 some, __m512 values) { _mm512_mask_storeu_ps(out, some, values); }
 
 /// To bfloat16 by integer arithmetic: the instruction for it takes denormals for zero.
@@ -18,6 +19,7 @@ __m256i bfloat16(__m512 values) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 void store(uint16_t* out, __m512 values) { _mm256_storeu_si256((__m256i*)out, bfloat16(values)); }
+void stream(uint16_t* out, __m512 values) { _mm256_stream_si256((__m256i*)out, bfloat16(values)); }
 void store(uint16_t* out, __mmask16 some, __m512 values) {
   _mm256_mask_storeu_epi16(out, some, bfloat16(values));
 }
@@ -29,13 +31,19 @@ __m512 scaled(__m128i values, __m512 scale, __m512 bias) {
 
 __mmask16 first(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
 
+template <bool kStream>
 struct Scale {
+  template <class Out>
+  static void put(Out* out, __m512 values) {
+    kStream ? stream(out, values) : store(out, values);
+  }
+
   template <class Out>
   static void channel(const uint8_t* values, Out* out, int64_t count, float scale, float bias) {
     const __m512 a = _mm512_set1_ps(scale), b = _mm512_set1_ps(bias);
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {
-      store(out + i, scaled(_mm_loadu_si128((const __m128i*)(values + i)), a, b));
+      put(out + i, scaled(_mm_loadu_si128((const __m128i*)(values + i)), a, b));
     }
     if (i == count) return;
     const __mmask16 rest = first(count - i);
@@ -47,8 +55,8 @@ struct Scale {
                    const float* bias) {
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {
-      store(out + i, scaled(_mm_loadu_si128((const __m128i*)(values + i)),
-                            _mm512_loadu_ps(scale + i), _mm512_loadu_ps(bias + i)));
+      put(out + i, scaled(_mm_loadu_si128((const __m128i*)(values + i)), _mm512_loadu_ps(scale + i),
+                          _mm512_loadu_ps(bias + i)));
     }
     if (i == count) return;
     const __mmask16 rest = first(count - i);

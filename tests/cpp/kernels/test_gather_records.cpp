@@ -88,6 +88,25 @@ TEST_P(GatherRecordsTest, LongRows) {
   }
 }
 
+TEST_P(GatherRecordsTest, BatchesLargerThanTheCaches) {
+  constexpr int64_t kBatch = 700, kRow = 64 * 1024;  // 45 MB
+  const std::vector<std::byte> bytes = random_bytes(5 * kRow);
+  const std::vector<int64_t> indices = random_rows(kBatch, 5);
+  std::vector<std::byte> memory(kBatch * kRow + 128, kGuard);
+  const size_t shift = 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
+  for (const size_t begin : {shift, shift + 1}) {  // in whole lines, and not
+    gather_records_kernel(GetParam())(
+        {bytes.data(), kRow, kRow, indices.data(), kBatch, memory.data() + begin});
+    for (int64_t i = 0; i < kBatch; ++i) {
+      ASSERT_EQ(
+          std::memcmp(memory.data() + begin + i * kRow, bytes.data() + indices[i] * kRow, kRow), 0)
+          << i;
+    }
+    EXPECT_EQ(memory[begin - 1], begin == shift ? kGuard : memory[shift]);
+    EXPECT_EQ(memory[begin + kBatch * kRow], kGuard);
+  }
+}
+
 TEST_P(GatherRecordsTest, OneRowForAllWithoutAStride) {
   const std::vector<std::byte> bytes = random_bytes(40);
   const std::vector<int64_t> indices = random_rows(9, 1000);

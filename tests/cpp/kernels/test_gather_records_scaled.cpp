@@ -96,6 +96,33 @@ TEST_P(GatherRecordsScaledTest, BfloatKeepsDenormalsAndRoundsToInfinity) {
   EXPECT_EQ(run<uint16_t>(GetParam(), large), (std::vector<uint16_t>{0x7f62, 0x7f80, 77}));
 }
 
+template <class Out>
+void compare_large(Isa isa, int64_t channels, int64_t channel_size) {
+  Case c = random_case(channels, channel_size);
+  c.indices.resize((int64_t{34} << 20) / (c.row() * static_cast<int64_t>(sizeof(Out))), 3);
+  const auto result = [&](Isa which) {
+    // From the start of a line, as in a slot.
+    std::vector<Out> memory(c.indices.size() * c.row() + 64);
+    const size_t bytes = 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
+    gather_records_scaled_kernel<Out>(which)({c.source.data(), c.row(), c.channels, c.channel_size,
+                                              c.scale.data(), c.bias.data(), c.indices.data(),
+                                              static_cast<int64_t>(c.indices.size()),
+                                              memory.data() + bytes / sizeof(Out)});
+    memory.erase(memory.begin(), memory.begin() + static_cast<int64_t>(bytes / sizeof(Out)));
+    memory.resize(c.indices.size() * c.row());
+    return memory;
+  };
+  EXPECT_TRUE(result(isa) == result(Isa::scalar)) << channels << " x " << channel_size;
+}
+
+TEST_P(GatherRecordsScaledTest, BatchesLargerThanTheCaches) {
+  compare_large<float>(GetParam(), 3, 1024);
+  compare_large<uint16_t>(GetParam(), 3, 1024);
+  compare_large<float>(GetParam(), 64, 1);
+  compare_large<uint16_t>(GetParam(), 64, 1);
+  compare_large<float>(GetParam(), 3, 1023);  // lines are not whole
+}
+
 TEST_P(GatherRecordsScaledTest, RowsMayLieApart) {
   Case c = random_case(3, 5);
   std::vector<uint8_t> apart(11 * 20);
