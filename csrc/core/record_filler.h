@@ -1,6 +1,7 @@
 // Batches of fixed-size records: rows gathered from arrays in memory or in mapped files.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -49,12 +50,16 @@ class RecordFiller : public BatchFiller {
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override { return arrays_.front().rows; }
   void verify() const override;
+  bool quick() const override { return !cold_.load(std::memory_order_relaxed); }
   void fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const override;
 
  private:
   std::vector<RecordArray> arrays_;
   std::vector<Field> fields_;
   std::vector<const TokenStore*> files_;  // each once; the arrays own them
+  int64_t row_bytes_ = 0;                 // of all arrays
+  // Whether the last batch waited for a disk, as in TokenFiller.
+  mutable std::atomic<bool> cold_;
 };
 
 }  // namespace aegis

@@ -101,12 +101,10 @@ class RecordDataset(Dataset[Any]):
         return [self._sample(sample) for sample in zip(*columns, strict=True)]
 
     def __repr__(self) -> str:
-        names = self._names or [None] * len(self._fields)
-        fields = ", ".join(
-            f"{name}: {field.describe()}" if name else field.describe()
-            for name, field in zip(names, self._fields, strict=True)
-        )
-        return f"RecordDataset({len(self)} records: {fields})"
+        fields = [field.describe() for field in self._fields]
+        if self._names is not None:
+            fields = [f"{name}: {field}" for name, field in zip(self._names, fields, strict=True)]
+        return f"RecordDataset({len(self)} records: {', '.join(fields)})"
 
     @property
     def record_fields(self) -> tuple[RecordField, ...]:

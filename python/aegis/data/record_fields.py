@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.dlpack import to_dlpack
 
 from aegis import _C, ops
 
@@ -72,7 +71,7 @@ class RecordField:
         if self.scaling is not None:
             to_bfloat16 = self.scaling.dtype is torch.bfloat16
             scaling = (self.scaling.scale.tolist(), self.scaling.bias.tolist(), to_bfloat16)
-        return to_dlpack(self.rows), (*FIELD_TYPES[self.dtype], self.shape), scaling, self.store
+        return self.rows.__dlpack__(), (*FIELD_TYPES[self.dtype], self.shape), scaling, self.store
 
 
 def record_filler(fields: tuple[RecordField, ...]) -> _C.RecordFiller:

@@ -181,7 +181,7 @@ def _split(
     for part in parts:
         rows = records[:, part.offset : part.offset + part.size]
         if part.dtype is torch.uint8:
-            rows = rows.unflatten(1, part.shape) if part.shape else rows[:, 0]
+            rows = rows.view(len(rows), *part.shape)
         fields[part.name] = RecordField(rows, part.dtype, part.shape, store, in_file)
     return fields
 

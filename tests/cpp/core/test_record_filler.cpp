@@ -63,6 +63,7 @@ TEST(RecordFiller, GathersEveryField) {
   const RecordFiller filler(
       {array_of(counting<float>(12), kFloat, {3}), array_of(counting<int64_t>(4), kInt64, {})});
   EXPECT_EQ(filler.samples(), 4);
+  EXPECT_TRUE(filler.quick());
   ASSERT_EQ(filler.fields().size(), 2u);
   EXPECT_EQ(filler.fields()[0].row_shape, std::vector<int64_t>{3});
   EXPECT_EQ(filler.fields()[1].type.bits, 64);
@@ -152,10 +153,36 @@ TEST(RecordFiller, FileCutShortIsAnError_case50) {
   constexpr int64_t kBytes = 1 << 20;
   const std::string path = folder.sparse("records.bin", kBytes);
   const RecordFiller filler({array_in(path, kBytes, 4096)});
+  EXPECT_FALSE(filler.quick());  // a disk may have to be read
+  filler.verify();
   EXPECT_EQ(Filled(filler, {255}).as<uint8_t>(0), std::vector<uint8_t>(4096));
   std::filesystem::resize_file(path, 8192);
   const std::string message = message_of<std::runtime_error>([&] { Filled(filler, {255}); });
   EXPECT_TRUE(contains(message, path + ": expected 1048576 bytes, found 8192"));
+  EXPECT_EQ(message_of<std::runtime_error>([&] { filler.verify(); }), message);
+}
+
+TEST(RecordFiller, FieldsOfAFileAreReadInPlace) {
+  const TempFolder folder;
+  std::vector<uint8_t> bytes(1 + 7 * 100);  // a lead-in of one byte, then records of 7
+  for (size_t i = 1; i < bytes.size(); ++i)
+    bytes[i] = static_cast<uint8_t>((i - 1) / 7 + (i - 1) % 7);
+  const auto store = std::make_shared<TokenStore>(
+      std::vector<TokenFile>{{folder.write("records.bin", bytes), TokenType::u8, 1, 700, false}});
+  const auto field = [&](int64_t at, FieldType type, std::vector<int64_t> shape) {
+    RecordArray array;
+    array.data = static_cast<const std::byte*>(store->data()) + at;
+    array.rows = 100;
+    array.row_stride = 7;
+    array.stored = {type, std::move(shape)};
+    array.owner = store;
+    array.file = store;
+    return array;
+  };
+  const RecordFiller filler({field(0, kUint8, {3}), field(3, kFloat, {})});
+  const Filled batch(filler, {99, 0});
+  EXPECT_EQ(batch.as<uint8_t>(0), (std::vector<uint8_t>{99, 100, 101, 0, 1, 2}));
+  EXPECT_EQ(batch.as<uint32_t>(1), (std::vector<uint32_t>{0x69686766, 0x06050403}));
 }
 
 TEST(RecordFiller, RefusesWhatDoesNotFit) {
