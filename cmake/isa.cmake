@@ -1,5 +1,5 @@
 # One OBJECT library per instruction set, each with flags of its own; the choice is made at run time (core/cpu.h).
-set(AEGIS_KERNELS extract_batch)
+set(AEGIS_KERNELS extract_batch gather_records gather_records_scaled)
 
 # Sanitizers and gcc's AVX-512 headers: gcc 12 warns of uninitialised reads inside them that are none.
 set(AEGIS_FLAGS_scalar "")
@@ -18,7 +18,8 @@ foreach(isa IN LISTS AEGIS_ISAS)
   list(TRANSFORM sources APPEND .cpp)
   add_library(aegis_${isa} OBJECT ${sources})
   target_include_directories(aegis_${isa} PRIVATE csrc)
-  target_compile_options(aegis_${isa} PRIVATE -O3 ${AEGIS_FLAGS_${isa}})
+  # Products and sums are fused where a kernel says so and nowhere else: the versions give the same bits.
+  target_compile_options(aegis_${isa} PRIVATE -O3 -ffp-contract=off ${AEGIS_FLAGS_${isa}})
   list(APPEND AEGIS_ISA_OBJECTS $<TARGET_OBJECTS:aegis_${isa}>)
 endforeach()
 if("avx512" IN_LIST AEGIS_ISAS)

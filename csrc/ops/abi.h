@@ -19,13 +19,19 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 /// "[3, 4]", for messages.
-inline std::string shape_of(const Tensor& t) {
+template <class List>
+std::string list_of(const List& values) {
   std::ostringstream text;
-  text << '[';
-  for (int64_t d = 0; d < t.dim(); ++d) text << (d ? ", " : "") << t.size(d);
-  text << ']';
+  const char* separator = "[";
+  for (int64_t value : values) {
+    text << separator << value;
+    separator = ", ";
+  }
+  text << (*separator == '[' ? "[]" : "]");
   return text.str();
 }
+
+inline std::string shape_of(const Tensor& t) { return list_of(t.sizes()); }
 
 /// "uint16": what Python calls a dtype, for messages.
 inline const char* name_of(ScalarType dtype) {

@@ -5,5 +5,9 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   // clang-format off
   m.def("extract_batch(Tensor arena, Tensor offsets, SymInt block_size) -> (Tensor inputs, Tensor targets)");
   m.def("extract_batch.out(Tensor arena, Tensor offsets, *, Tensor(a!) inputs, Tensor(b!) targets) -> ()");
+  m.def("gather_records(Tensor source, Tensor indices) -> Tensor");
+  m.def("gather_records.out(Tensor source, Tensor indices, *, Tensor(a!) out) -> ()");
+  m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
+  m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
   // clang-format on
 }

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cmath>
 #include <sstream>
+#include <tuple>
+#include <vector>
 
 #include "core/feeder.h"
 #include "core/token_filler.h"
@@ -140,6 +142,15 @@ class PyFeeder {
   std::vector<int64_t> shape_;  // of the tensor being made
 };
 
+/// (type code, bits, row shape) of each tensor of a batch.
+std::vector<std::tuple<int, int, std::vector<int64_t>>> fields_of(const BatchFiller& self) {
+  std::vector<std::tuple<int, int, std::vector<int64_t>>> out;
+  for (const Field& field : self.fields()) {
+    out.emplace_back(field.type.code, field.type.bits, field.row_shape);
+  }
+  return out;
+}
+
 py::dict feeder_stats(PyFeeder& self) {
   const Feeder::Stats stats = self.feeder().stats();
   py::dict out;
@@ -190,6 +201,7 @@ void bind_feeder(py::module_& m) {
   py::class_<BatchFiller, std::shared_ptr<BatchFiller>>(m, "BatchFiller")
       .def_property_readonly("samples", &BatchFiller::samples)
       .def("verify", &BatchFiller::verify, py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("fields", &fields_of)
       .def(
           "batch_bytes",
           [](const BatchFiller& self, int64_t rows) { return lay_out(self.fields(), rows); },

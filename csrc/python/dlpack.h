@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "core/check.h"
@@ -95,6 +96,23 @@ pybind11::capsule make_capsule(void* data, std::span<const int64_t> shape, DataT
   if (capsule == nullptr) throw pybind11::error_already_set();
   record.release();
   return pybind11::reinterpret_steal<pybind11::capsule>(capsule);
+}
+
+/// Takes the tensor out of a capsule that another library made. The memory is that library's and
+/// stays until the last copy of the result is gone; its deleter, which takes the GIL itself if it
+/// needs it, may then run on any thread. Throws pybind11::type_error where it is no such capsule or
+/// was taken already.
+inline std::shared_ptr<const Tensor> take(pybind11::handle capsule) {
+  if (!PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    throw pybind11::type_error("expected an unused DLPack capsule, got " +
+                               std::string(pybind11::repr(capsule)));
+  }
+  auto* managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+  std::shared_ptr<const Tensor> tensor(&managed->tensor, [managed](const Tensor*) {
+    if (managed->deleter != nullptr) managed->deleter(managed);
+  });
+  PyCapsule_SetName(capsule.ptr(), "used_dltensor");
+  return tensor;
 }
 
 }  // namespace aegis::dlpack

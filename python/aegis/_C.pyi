@@ -76,6 +76,21 @@ class BatchFiller:
 class TokenFiller(BatchFiller):
     def __init__(self, windows: TokenWindows) -> None: ...
 
+class RecordFiller(BatchFiller):
+    """Arrays are (DLPack capsule of the rows, (type code, bits, row shape), (scale, bias, bfloat16?), file)."""
+
+    def __init__(
+        self,
+        arrays: Sequence[
+            tuple[
+                object,
+                tuple[int, int, Sequence[int]],
+                tuple[list[float], list[float], bool] | None,
+                TokenStore | None,
+            ]
+        ],
+    ) -> None: ...
+
 class Schedule:
     def __init__(
         self,

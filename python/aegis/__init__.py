@@ -8,6 +8,7 @@ from aegis import ops
 from aegis._C import ArenaExhausted, build_info, cpu_isa
 from aegis.arena import Arena
 from aegis.data.loader import FlatArenaDataLoader
+from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_dataset import TokenDataset
 
 __version__ = build_info()["version"]
@@ -15,6 +16,7 @@ __all__ = [
     "Arena",
     "ArenaExhausted",
     "FlatArenaDataLoader",
+    "RecordDataset",
     "TokenDataset",
     "build_info",
     "cpu_isa",

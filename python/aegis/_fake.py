@@ -15,3 +15,23 @@ def _(arena: Tensor, offsets: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
 @torch.library.register_fake("aegis::extract_batch.out")
 def _(arena: Tensor, offsets: Tensor, *, inputs: Tensor, targets: Tensor) -> None:
     return None
+
+
+@torch.library.register_fake("aegis::gather_records")
+def _(source: Tensor, indices: Tensor) -> Tensor:
+    return source.new_empty((indices.shape[0], *source.shape[1:]))
+
+
+@torch.library.register_fake("aegis::gather_records.out")
+def _(source: Tensor, indices: Tensor, *, out: Tensor) -> None:
+    return None
+
+
+@torch.library.register_fake("aegis::gather_records_scaled")
+def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, dtype: int) -> Tensor:
+    return source.new_empty((indices.shape[0], *source.shape[1:]), dtype=(torch.float32, torch.bfloat16)[dtype])
+
+
+@torch.library.register_fake("aegis::gather_records_scaled.out")
+def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, *, out: Tensor) -> None:
+    return None

@@ -14,7 +14,9 @@ torch.ops.load_library(str(Path(__file__).parent / "lib" / "libaegis_ops.so"))  
 
 from aegis import _fake  # noqa: E402, F401  (needs the schemas that the library just brought)
 
-__all__ = ["extract_batch"]
+__all__ = ["extract_batch", "gather_records", "gather_records_scaled"]
+
+_SCALED_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
 def extract_batch(
@@ -56,3 +58,67 @@ def extract_batch(
         raise ValueError(f"inputs: expected {block_size} columns (block_size), got {inputs.shape[1]}")
     torch.ops.aegis.extract_batch.out(arena, offsets, inputs=inputs, targets=targets)
     return inputs, targets
+
+
+def gather_records(source: Tensor, indices: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Copy rows of ``source``, chosen by number: what ``source[indices]`` gives, for data larger than the caches.
+
+    Args:
+        source: (n, *row) of any dtype; each row contiguous, rows may lie apart.
+        indices: (batch,) int64 on the source's device; ``0 <= index < n``.
+        out: (batch, *row) of the source's dtype, contiguous, written in place.
+
+    Returns:
+        (batch, *row), fresh unless ``out`` is given. Not differentiable.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride, device or an overlap; nothing has been written.
+        IndexError: an index outside the source (CPU), naming its place; nothing has been written. On CUDA, where a
+            look at the indices would stall the stream, such a row is filled with zeroes instead.
+
+    Cost: one pass, on the calling thread (CPU) or the current stream (CUDA); bound by the latency of memory for short
+    rows and by its bandwidth for long ones.
+    """
+    if out is None:
+        result: Tensor = torch.ops.aegis.gather_records(source, indices)
+        return result
+    torch.ops.aegis.gather_records.out(source, indices, out=out)
+    return out
+
+
+def gather_records_scaled(
+    source: Tensor,
+    indices: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    dtype: torch.dtype = torch.float32,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Copy uint8 rows, chosen by number, as floating-point values: ``source[indices] * scale + bias`` by channel.
+
+    Args:
+        source: (n, channels, *rest) uint8; each row contiguous, rows may lie apart.
+        indices: (batch,) int64; ``0 <= index < n``.
+        scale, bias: (channels,) float32, finite. All four on one device.
+        dtype: of the result, torch.float32 or torch.bfloat16; ``torch.ops.aegis`` takes 0 or 1 for them.
+        out: (batch, channels, *rest) of either dtype, contiguous, written in place; ``dtype`` is ignored then.
+
+    Returns:
+        (batch, channels, *rest), fresh unless ``out`` is given. The arithmetic is float32 without fused
+        multiply-add, so the bits are those of torch's ``x.float() * scale + bias``; bfloat16 is that, rounded to
+        nearest even. Every instruction set and CUDA give the same.
+
+    Raises:
+        ValueError: as for :func:`gather_records`, and a scale or bias that is not finite (CPU).
+        IndexError: as for :func:`gather_records`; on CUDA such a row is filled with zeroes.
+
+    Cost: one pass; the intermediate tensors of the three torch operations are never made.
+    """
+    if out is None:
+        if dtype not in _SCALED_DTYPES:
+            raise ValueError(f"dtype: expected torch.float32 or torch.bfloat16, got {dtype}")
+        result: Tensor = torch.ops.aegis.gather_records_scaled(source, indices, scale, bias, _SCALED_DTYPES[dtype])
+        return result
+    torch.ops.aegis.gather_records_scaled.out(source, indices, scale, bias, out=out)
+    return out

@@ -1,8 +1,9 @@
-"""Data sets over token files, and the formats they read."""
+"""Data sets over token files and records, and the formats they read."""
 
 from __future__ import annotations
 
 from aegis.data.formats import TokenFile, register_format
+from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_dataset import TokenDataset
 
-__all__ = ["TokenDataset", "TokenFile", "register_format"]
+__all__ = ["RecordDataset", "TokenDataset", "TokenFile", "register_format"]

@@ -21,7 +21,18 @@ from numpy.lib import format as npy
 
 from aegis import _C
 
-__all__ = ["Dtype", "Source", "TokenFile", "describe", "format_names", "parse_dtype", "register_format"]
+__all__ = [
+    "Dtype",
+    "NpyHeader",
+    "Source",
+    "TokenFile",
+    "describe",
+    "format_names",
+    "look",
+    "parse_dtype",
+    "read_npy_header",
+    "register_format",
+]
 
 DTYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 _HEAD = 4096
@@ -118,7 +129,7 @@ def describe(path: str | os.PathLike[str], format: str = "auto", dtype: Any = No
     if format not in format_names():
         raise ValueError(f"format: expected one of {', '.join(format_names())}, got '{format}'")
     wanted = None if dtype is None else parse_dtype(dtype)
-    source = _look(os.fspath(path))
+    source = look(os.fspath(path))
     if format == "auto":
         format = next((name for name, (sniff, _) in _formats.items() if sniff(source)), "raw")
     if format == "raw":
@@ -129,7 +140,8 @@ def describe(path: str | os.PathLike[str], format: str = "auto", dtype: Any = No
     return found
 
 
-def _look(path: str) -> Source:
+def look(path: str) -> Source:
+    """The beginning and the size of a file. OSError where it cannot be read, ValueError where it is empty."""
     kind = os.stat(path).st_mode
     if stat.S_ISDIR(kind):
         hint = f"Expected a file, got a directory (a pattern such as '{Path(path) / '*.bin'}' names its files)"
@@ -170,22 +182,34 @@ def _describe_llmc(source: Source, dtype: Dtype | None) -> TokenFile:
 # NumPy files: the header is NumPy's own business, the checks after it are ours.
 
 
-def _read_npy_header(path: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+class NpyHeader(NamedTuple):
+    """What a .npy file says of itself; the data begins at byte ``offset``."""
+
+    shape: tuple[int, ...]
+    fortran_order: bool
+    dtype: np.dtype[Any]
+    offset: int
+
+
+def read_npy_header(path: str) -> NpyHeader:
+    """The header of a .npy file, parsed by NumPy. ValueError, with the path, where it cannot be."""
     with open(path, "rb") as file:
         try:
             version = npy.read_magic(file)
             if version not in ((1, 0), (2, 0), (3, 0)):
                 raise ValueError(f"expected version 1, 2 or 3, got {version[0]}.{version[1]}")
-            # Version 3 is version 2 with UTF-8 field names, and a 1-D array of integers has no fields.
+            # Version 3 is version 2 with field names in UTF-8 in place of Latin-1.
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, _, dtype = read(file)
+            shape, fortran_order, dtype = read(file)
+            if version == (3, 0) and dtype.names is not None:
+                dtype.names = tuple(name.encode("latin1").decode("utf8") for name in dtype.names)
         except Exception as error:  # of many kinds: the header is a Python literal, parsed as one
             raise ValueError(f"{path}: not a readable .npy header: {error}") from None
-        return shape, dtype, file.tell()
+        return NpyHeader(shape, fortran_order, dtype, file.tell())
 
 
 def _describe_npy(source: Source, dtype: Dtype | None) -> TokenFile:
-    shape, found, byte_offset = _read_npy_header(source.path)
+    shape, _, found, byte_offset = read_npy_header(source.path)
     if found.name not in DTYPES:
         raise ValueError(f"{source.path}: expected an array of {', '.join(DTYPES)}, got {found}")
     if len(shape) != 1:

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from aegis import _C
-from aegis.data.native import NativeIter, native_filler
+from aegis.data.native import NativeIter
+from aegis.data.native_source import NativeSource, native_source
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.state import make_state, restore
 from aegis.data.token_dataset import TokenDataset
@@ -29,10 +30,11 @@ _SEED_EXCLUDES = ("sampler", "batch_sampler", "generator")
 class FlatArenaDataLoader(DataLoader[Any]):
     """A drop-in for :class:`torch.utils.data.DataLoader`.
 
-    Over a :class:`~aegis.TokenDataset` with torch's default collation, C++ threads write the batches ahead of the
-    consumer into a ring of pre-faulted, 64-byte-aligned slots: ``num_workers`` is the number of threads (0 fills in
-    the calling thread) and ``prefetch_factor`` the slots per thread. Any other data set, or a ``collate_fn`` of the
-    user's, is loaded by torch itself. :attr:`path` says which way and why.
+    Over a :class:`~aegis.TokenDataset`, a :class:`~aegis.RecordDataset` or torch's ``TensorDataset`` of plain CPU
+    tensors, with torch's default collation, C++ threads write the batches ahead of the consumer into a ring of
+    pre-faulted, 64-byte-aligned slots: ``num_workers`` is the number of threads (0 fills in the calling thread) and
+    ``prefetch_factor`` the slots per thread. Any other data set, or a ``collate_fn`` of the user's, is loaded by torch
+    itself. :attr:`path` says which way and why.
 
     Takes every argument of torch's class, with its defaults, errors and guards, and these by keyword:
 
@@ -47,6 +49,9 @@ class FlatArenaDataLoader(DataLoader[Any]):
             included) is gone, and when all slots are held a fresh one is made.
 
     Batches have the structure that torch returns: over tokens a list ``[inputs, targets]`` of fresh int64 tensors.
+    Threads read tensors and arrays in place: values may be changed at any time, but as long as an iterator lives, their
+    memory must stay (``resize_``, ``share_memory_`` and sending a tensor to another process replace it; ``next()``
+    raises where it finds that).
     Epochs advance by themselves, one for each ``iter()``; :meth:`set_epoch` chooses one. Batches are always in order,
     whatever ``in_order`` says, when threads write them; ``worker_init_fn`` and ``multiprocessing_context`` have
     nothing to act on there, and a warning says so.
@@ -116,8 +121,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
         )
         if not isinstance(dataset, IterableDataset):
             self._order = IndexOrder(self, super()._index_sampler, batched=self._auto_collation)
-        self._filler, self._why = self._choose_path()
-        if self._filler is not None and num_workers > 0:
+        self._source, self._why = self._choose_path()
+        if self._source is not None and num_workers > 0:
             self._warn_unused(worker_init_fn, multiprocessing_context)
 
     def _seeded(
@@ -154,16 +159,16 @@ class FlatArenaDataLoader(DataLoader[Any]):
         )
         return sampler, torch.Generator().manual_seed(self.seed)
 
-    def _choose_path(self) -> tuple[_C.BatchFiller | None, str]:
+    def _choose_path(self) -> tuple[NativeSource | None, str]:
         if self.collate_fn is not default_collate:
             why = "collate_fn" if self._auto_collation else "batch_size=None"
             return None, f"torch: {why} asks for samples one by one"
-        filler = native_filler(self.dataset)
+        source = native_source(self.dataset)
         kind = type(self.dataset).__name__
-        if filler is None:
+        if source is None:
             return None, f"torch: the samples of a {kind} are made by Python"
         writer = f"{self.num_workers} filler thread(s)" if self.num_workers else "the calling thread"
-        return filler, f"native: batches of a {kind} are written by {writer}"
+        return source, f"native: batches of a {kind} are written by {writer}"
 
     def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
         given = {"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context}
@@ -193,14 +198,18 @@ class FlatArenaDataLoader(DataLoader[Any]):
             self.sampler.set_epoch(self._progress.epoch)
             assert self.generator is not None
             self.generator.manual_seed(self.sampler.seed ^ self._progress.epoch)
+        # The data set, or what collates it, may have changed since: an iterator kept for long then starts anew.
+        self._source, self._why = self._choose_path()
+        if self._iterator is not None and isinstance(self._iterator, NativeIter) != (self._source is not None):
+            self._iterator = None
         iterator = super().__iter__()
         self._iterators.add(iterator)
         return iterator
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
-        if self._filler is not None:
+        if self._source is not None:
             self.check_worker_number_rationality()
-            return NativeIter(self, self._filler)
+            return NativeIter(self, self._source)
         if self.num_workers == 0:
             return SingleProcessIter(self)
         self.check_worker_number_rationality()
@@ -249,12 +258,12 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def stats(self) -> dict[str, float]:
         """Counters since construction; times in seconds, sizes in bytes.
 
-        ``batches, samples, tokens, bytes`` delivered; ``waits, wait_seconds``: how often and how long ``next()`` waited
-        (filling in the calling thread included); ``fill_seconds`` summed over threads; ``ready``: batches filled and
-        not taken; ``slots, held_slots, fresh_slots``: mapped, leased, and made because all others were held;
-        ``native_allocations`` after the ring's first round; ``minor_faults, major_faults`` of the whole process;
-        ``tail_tokens`` and ``dropped_samples`` that an epoch never delivers. Counters that only threads keep are
-        absent where torch loads.
+        ``batches, samples, bytes``, and ``tokens`` of token data, delivered; ``waits, wait_seconds``: how often and
+        how long ``next()`` waited (filling in the calling thread included); ``fill_seconds`` summed over threads;
+        ``ready``: batches filled and not taken; ``slots, held_slots, fresh_slots``: mapped, leased, and made because
+        all others were held; ``native_allocations`` after the ring's first round; ``minor_faults, major_faults`` of the
+        whole process; ``tail_tokens`` (of token data) and ``dropped_samples`` that an epoch never delivers. Counters
+        that only threads keep are absent where torch loads.
         """
         totals = dict(self._totals)
         for iterator in list(self._iterators):
@@ -264,10 +273,11 @@ class FlatArenaDataLoader(DataLoader[Any]):
         minor, major = _page_faults()
         totals["minor_faults"] = minor - self._faults_at_start[0]
         totals["major_faults"] = major - self._faults_at_start[1]
-        if self._filler is not None and isinstance(self.dataset, TokenDataset):
-            totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
-            totals["bytes"] = totals.get("samples", 0) * self._filler.batch_bytes(1)
-            totals["tail_tokens"] = self.dataset.tail_tokens
+        if self._source is not None:
+            totals["bytes"] = totals.get("samples", 0) * self._source.sample_bytes
+            if isinstance(self.dataset, TokenDataset):
+                totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
+                totals["tail_tokens"] = self.dataset.tail_tokens
         if isinstance(self.sampler, SeededSampler):
             totals["dropped_samples"] = self.sampler.schedule(0).dropped
         if self._pool is not None:
@@ -288,13 +298,13 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A loader travels without its threads, slots and counters; data files are opened again where it arrives."""
-        left = {"_iterators", "_iterator", "_pool", "_filler", "_totals"}
+        left = {"_iterators", "_iterator", "_pool", "_source", "_totals"}
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _iterators=weakref.WeakSet(), _iterator=None, _pool=None, _totals={})
         self.__dict__["_faults_at_start"] = _page_faults()
-        self._filler, self._why = self._choose_path()
+        self._source, self._why = self._choose_path()
 
     def __enter__(self) -> FlatArenaDataLoader:
         return self

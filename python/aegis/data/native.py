@@ -16,22 +16,16 @@ from torch.utils.dlpack import from_dlpack
 
 from aegis import _C
 from aegis.data.order import SeededSampler, index_batches
-from aegis.data.token_dataset import TokenDataset
+from aegis.data.record_fields import FIELD_TYPES
 from aegis.data.torch_iter import draws_of
 
 if TYPE_CHECKING:
     from aegis.data.loader import FlatArenaDataLoader
+    from aegis.data.native_source import NativeSource
 
-__all__ = ["NativeIter", "native_filler"]
+__all__ = ["NativeIter"]
 
-# By DLPack's type code and width.
-_DTYPES = {
-    **{(0, 8 * dtype.itemsize): dtype for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)},
-    **{(1, 8 * dtype.itemsize): dtype for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)},
-    **{(2, 8 * dtype.itemsize): dtype for dtype in (torch.float16, torch.float32, torch.float64)},
-    (4, 16): torch.bfloat16,
-    (6, 8): torch.bool,
-}
+_DTYPES = {field: dtype for dtype, field in FIELD_TYPES.items()}
 
 _live: weakref.WeakSet[NativeIter] = weakref.WeakSet()
 
@@ -42,37 +36,24 @@ def _close_all() -> None:
         iterator.close()
 
 
-def native_filler(dataset: object) -> _C.BatchFiller | None:
-    """What writes batches of ``dataset`` without Python, or None where its samples need Python."""
-    if isinstance(dataset, TokenDataset) and _untouched(dataset, TokenDataset):
-        return _C.TokenFiller(dataset.windows)
-    return None
-
-
-def _untouched(dataset: object, known: type) -> bool:
-    """Whether samples are still made by ``known``'s own methods: a subclass may have changed what they mean."""
-    return all(
-        getattr(type(dataset), name, None) is getattr(known, name, None)
-        for name in ("__getitem__", "__getitems__", "__len__")
-    )
-
-
 class NativeIter(_BaseDataLoaderIter):
     """Batches of one epoch. Made by the loader; closes itself when dropped."""
 
-    def __init__(self, loader: FlatArenaDataLoader, filler: _C.BatchFiller) -> None:
+    def __init__(self, loader: FlatArenaDataLoader, source: NativeSource) -> None:
         if loader.num_workers > 0 and not loader.prefetch_factor:
             raise AssertionError(f"prefetch_factor: expected at least 1, got {loader.prefetch_factor}")
         if loader.num_workers == 0 and loader.timeout != 0:
             raise AssertionError(f"timeout: expected 0 with num_workers=0, got {loader.timeout}")
         with draws_of(loader):
             super().__init__(loader)
-        self._filler = filler
         self._totals = loader._totals
-        self._start(loader)
+        self._start(loader, source)
 
-    def _start(self, loader: FlatArenaDataLoader) -> None:
-        self._filler.verify()
+    def _start(self, loader: FlatArenaDataLoader, source: NativeSource) -> None:
+        source.filler.verify()
+        self._filler = source.filler
+        self._structure = source.structure
+        self._check = source.check
         self._progress = loader._progress
         self._pinned: deque[list[Tensor]] = deque()
         self._num_taken = 0  # from the feeder
@@ -101,7 +82,8 @@ class NativeIter(_BaseDataLoaderIter):
     def _reset(self, loader: FlatArenaDataLoader, first_iter: bool = False) -> None:
         self.close()
         super()._reset(loader, first_iter)
-        self._start(loader)
+        assert loader._source is not None
+        self._start(loader, loader._source)
 
     def _submit(self) -> bool:
         """Asks for one more batch; False when the order is at its end."""
@@ -125,14 +107,16 @@ class NativeIter(_BaseDataLoaderIter):
             for code, bits, shape in self._filler.fields
         ]
 
-    def __next__(self) -> list[Tensor]:
+    def __next__(self) -> Any:
         # torch enters record_function for every batch, which costs more than the rest of this call.
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             with record_function(self._profile_name):
                 return self._next_data()
         return self._next_data()
 
-    def _next_data(self) -> list[Tensor]:  # type: ignore[override]
+    def _next_data(self) -> Any:
+        if self._check is not None:
+            self._check()
         if self._num_workers == 0 and self._indices is not None:
             self._submit()
         try:
@@ -145,7 +129,8 @@ class NativeIter(_BaseDataLoaderIter):
                     self._pinned.popleft()
             raise
         self._delivered()
-        return self._pinned.popleft() if batch is None else batch
+        tensors: list[Tensor] = self._pinned.popleft() if batch is None else batch
+        return tensors if self._structure is None else self._structure(tensors)
 
     def _delivered(self) -> None:
         self._num_taken += 1

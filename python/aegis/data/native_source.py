@@ -1,0 +1,92 @@
+"""Which data sets C++ can read by itself, and what their batches look like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from aegis import _C
+from aegis.data.record_dataset import RecordDataset
+from aegis.data.record_fields import FIELD_TYPES, RecordField, record_filler
+from aegis.data.token_dataset import TokenDataset
+
+__all__ = ["NativeSource", "native_source"]
+
+_MAX_FIELDS = 16
+_MAX_DIMS = 8  # of a batch's tensor
+
+
+class NativeSource:
+    """What writes batches of a data set without Python, and what makes a batch of the tensors written.
+
+    ``structure`` is None where a batch is the list of them. ``rows`` are tensors whose memory is read by its address.
+    """
+
+    def __init__(
+        self,
+        filler: _C.BatchFiller,
+        structure: Callable[[list[Tensor]], Any] | None = None,
+        rows: tuple[Tensor, ...] = (),
+    ) -> None:
+        self.filler = filler
+        self.structure = structure
+        self.sample_bytes = sum(math.prod(shape) * bits // 8 for _, bits, shape in filler.fields)
+        self._addresses = [(tensor, tensor.data_ptr()) for tensor in rows]
+        self.check: Callable[[], None] | None = self._check_memory if rows else None
+        """RuntimeError where the memory to read is gone. None where it cannot go."""
+
+    def _check_memory(self) -> None:
+        for tensor, address in self._addresses:
+            if tensor.data_ptr() != address:
+                raise RuntimeError(
+                    "the memory of a tensor in this data set was replaced (by resize_, share_memory_ or sending it to "
+                    "another process) while an iterator reads it: make a new iterator"
+                )
+
+
+def native_source(dataset: object) -> NativeSource | None:
+    """How C++ reads ``dataset`` as it is now, or None where its samples need Python."""
+    if isinstance(dataset, TokenDataset) and _untouched(dataset, TokenDataset):
+        return NativeSource(_C.TokenFiller(dataset.windows))
+    if isinstance(dataset, RecordDataset) and _untouched(dataset, RecordDataset):
+        return _of_fields(dataset.record_fields, dataset.structure)
+    # Another class may mean other samples, and an attribute of this name is what torch would call for a batch.
+    if type(dataset) is TensorDataset and "__getitems__" not in vars(dataset):
+        tensors = dataset.tensors
+        if tensors and all(map(_plain, tensors)) and len({len(tensor) for tensor in tensors}) == 1:
+            return _of_fields(tuple(RecordField(t, t.dtype, tuple(t.shape[1:])) for t in tensors), None)
+    return None
+
+
+def _of_fields(fields: tuple[RecordField, ...], structure: Callable[[list[Tensor]], Any] | None) -> NativeSource | None:
+    if len(fields) > _MAX_FIELDS or any(1 + len(field.shape) > _MAX_DIMS for field in fields):
+        return None
+    memory = tuple(field.rows for field in fields if field.store is None)
+    return NativeSource(record_filler(fields), structure, memory)
+
+
+def _untouched(dataset: object, known: type) -> bool:
+    """Whether samples are still made by ``known``'s own methods: a subclass may have changed what they mean."""
+    return all(
+        getattr(type(dataset), name, None) is getattr(known, name, None)
+        for name in ("__getitem__", "__getitems__", "__len__")
+    )
+
+
+def _plain(tensor: object) -> bool:
+    """Whether a batch of this tensor's rows is a copy of their bytes."""
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype in FIELD_TYPES
+        and tensor.ndim > 0
+        and tensor.numel() > 0
+        and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+        and tensor[0].is_contiguous()
+    )
