@@ -26,6 +26,7 @@ if(AEGIS_TESTS)
   aegis_test(core/token_store)
   aegis_test(core/token_windows)
   aegis_test(kernels/extract_batch)
+  include(cmake/simt.cmake)
 endif()
 
 if(AEGIS_BENCHMARKS)

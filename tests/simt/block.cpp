@@ -1,6 +1,8 @@
 #include "simt/block.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <string_view>
 
 #include "simt/race_detector.h"
 #include "simt/reports.h"
@@ -12,9 +14,7 @@ namespace {
 uint3 current_index, current_block;
 dim3 current_size;
 
-std::string coordinates(const uint3& at) {
-  return "(" + std::to_string(at.x) + "," + std::to_string(at.y) + "," + std::to_string(at.z) + ")";
-}
+std::string coordinates(const uint3& at) { return simt::coordinates(at.x, at.y, at.z); }
 
 bool same_place(const std::source_location& a, const std::source_location& b) {
   return a.line() == b.line() && std::string_view(a.file_name()) == b.file_name();

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <numeric>
+#include <ostream>
 
 #include "simt/block.h"
 #include "simt/memory.h"
@@ -27,9 +28,7 @@ SharedMemory& shared_memory() {
 }
 
 void check(const dim3& size, const dim3& most, const char* name) {
-  const auto text = [](const dim3& d) {
-    return "(" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + ")";
-  };
+  const auto text = [](const dim3& d) { return coordinates(d.x, d.y, d.z); };
   if (1 <= size.x && size.x <= most.x && 1 <= size.y && size.y <= most.y && 1 <= size.z &&
       size.z <= most.z) {
     return;
@@ -124,6 +123,10 @@ std::string name_of(const Schedule& schedule) {
     default:
       return "random_" + std::to_string(schedule.seed);
   }
+}
+
+std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
+  return out << name_of(schedule);
 }
 
 std::span<const Schedule> schedules() { return kSchedules; }

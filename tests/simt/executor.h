@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -35,6 +36,7 @@ struct Schedule {
 
 /// "random_7", for test ids.
 std::string name_of(const Schedule& schedule);
+std::ostream& operator<<(std::ostream& out, const Schedule& schedule);
 
 /// What every kernel test runs under: forward, reverse and three random ones.
 std::span<const Schedule> schedules();

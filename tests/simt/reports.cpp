@@ -1,5 +1,6 @@
 #include "simt/reports.h"
 
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +23,12 @@ std::string Reports::take() {
 Reports& reports() {
   static Reports all;
   return all;
+}
+
+std::string coordinates(unsigned x, unsigned y, unsigned z) {
+  std::ostringstream text;
+  text << '(' << x << ',' << y << ',' << z << ')';
+  return text.str();
 }
 
 std::string place(const std::source_location& where) {

@@ -27,6 +27,9 @@ class Reports {
 
 Reports& reports();
 
+/// "(3,0,0)"
+std::string coordinates(unsigned x, unsigned y, unsigned z);
+
 /// "argmax.cuh:17"
 std::string place(const std::source_location& where);
 
