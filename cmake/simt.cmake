@@ -65,9 +65,20 @@ aegis_simt_test(races races)
 aegis_simt_test(sanitizers sanitized)
 aegis_simt_test(convert plain)
 # Kernels of realistic shape that are no part of the library.
-#aegis_simt_test(example_kernels)
+aegis_simt_test(example_kernels)
 # The library's CUDA kernels, each against its scalar oracle.
-#aegis_simt_test(extract_batch)
+aegis_simt_test(extract_batch)
+
+# What tools/simt_mutations.py builds broken kernels with.
+if(TARGET aegis_simt_races)
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/simt_mutations.txt CONTENT
+"${CMAKE_CXX_COMPILER}
+$<TARGET_FILE:aegis_simt_races>;$<TARGET_FILE:aegis_simt>;$<TARGET_FILE:aegis_simt_sanitized>
+$<JOIN:$<TARGET_OBJECTS:aegis_scalar>,;>
+$<TARGET_FILE:GTest::gtest_main>;$<TARGET_FILE:GTest::gtest>;$<TARGET_FILE:Boost::context>;-lpthread
+$<JOIN:$<TARGET_PROPERTY:GTest::gtest,INTERFACE_INCLUDE_DIRECTORIES>,;>
+")
+endif()
 
 # Where CUDA's headers are, the shim's conversions and vector types are compared with them.
 find_path(AEGIS_CUDA_HEADERS cuda_fp8.h PATHS /usr/local/cuda/include ENV CUDA_HOME PATH_SUFFIXES include)

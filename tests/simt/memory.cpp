@@ -60,11 +60,27 @@ std::string damage(const Region& region) {
 }
 #endif
 
-void MemoryMap::add(Region* region) { regions_.push_back(region); }
+void MemoryMap::add(Region* region) {
+  regions_.push_back(region);
+  measure();
+}
 
-void MemoryMap::remove(const Region* region) { std::erase(regions_, region); }
+void MemoryMap::remove(const Region* region) {
+  std::erase(regions_, region);
+  measure();
+}
+
+void MemoryMap::measure() {
+  low_ = high_ = nullptr;
+  for (const Region* region : regions_) {
+    const char *low = region->begin - region->guard, *high = region->end + region->guard;
+    low_ = low_ == nullptr ? low : std::min(low_, low);
+    high_ = std::max(high_, high);
+  }
+}
 
 Region* MemoryMap::find(const char* address) const {
+  if (address < low_ || high_ <= address) return nullptr;
   for (Region* region : regions_) {
     if (region->begin - region->guard <= address && address < region->end + region->guard) {
       return region;

@@ -56,7 +56,12 @@ class MemoryMap {
   const std::vector<Region*>& regions() const { return regions_; }
 
  private:
+  void measure();
+
   std::vector<Region*> regions_;
+  // Where the regions lie, guards included: most accesses of a kernel are to its stack, far away.
+  const char* low_ = nullptr;
+  const char* high_ = nullptr;
 };
 
 MemoryMap& memory_map();
