@@ -19,39 +19,44 @@ function(aegis_simt_executor target)
   target_include_directories(${target} PUBLIC csrc tests)
   target_compile_options(${target} PUBLIC ${ARGN} INTERFACE -O1 -Wno-unknown-pragmas)
   target_link_options(${target} PUBLIC ${ARGN})
-  target_link_libraries(${target} PUBLIC Boost::context GTest::gtest_main)
+  target_link_libraries(${target} PUBLIC Boost::context)
 endfunction()
 
-set(AEGIS_SIMT_VARIANTS plain)
-aegis_simt_executor(aegis_simt)
-if(NOT AEGIS_SANITIZE)
-  list(APPEND AEGIS_SIMT_VARIANTS races sanitized)
+# Variants of a program: plain; races, which also sees races, unwritten reads and accesses outside of buffers; and
+# sanitized. Where the whole build is sanitized, there is only the last.
+if(AEGIS_SANITIZE MATCHES "address")
+  set(AEGIS_SIMT_VARIANTS sanitized)
+  aegis_simt_executor(aegis_simt_sanitized -fno-sanitize-recover=all)
+elseif(AEGIS_SANITIZE)
+  set(AEGIS_SIMT_VARIANTS plain)
+  aegis_simt_executor(aegis_simt_plain)
+else()
+  set(AEGIS_SIMT_VARIANTS plain races sanitized)
+  aegis_simt_executor(aegis_simt_plain)
   # Kernels instrumented by -fsanitize=thread, but linked without its runtime: tsan_hooks.cpp takes its place.
   add_library(aegis_simt_races STATIC tests/simt/tsan_hooks.cpp)
   target_compile_options(aegis_simt_races INTERFACE -fsanitize=thread)
-  target_link_libraries(aegis_simt_races PUBLIC aegis_simt)
+  target_link_libraries(aegis_simt_races PUBLIC aegis_simt_plain)
   aegis_simt_executor(aegis_simt_sanitized -fsanitize=address,undefined -fno-sanitize-recover=all)
 endif()
 
-# aegis_simt_test(<name> [variants...]) builds tests/simt/test_<name>.cpp once for each variant (all, unless named):
-# plain; races, which also sees races, unwritten reads and accesses outside of buffers; and sanitized.
+# aegis_simt_program(<name> <variant> <source>) adds a program; AEGIS_SIMT_TARGET is its target.
+function(aegis_simt_program name variant source)
+  set(target ${name}_${variant})
+  add_executable(${target} ${source} $<TARGET_OBJECTS:aegis_scalar>)
+  target_link_libraries(${target} PRIVATE aegis_simt_${variant})
+  set(AEGIS_SIMT_TARGET ${target} PARENT_SCOPE)
+endfunction()
+
+# aegis_simt_test(<name> [variants...]) builds tests/simt/test_<name>.cpp once for each variant, all unless named.
 function(aegis_simt_test name)
-  set(variants ${ARGN})
-  if(NOT variants)
-    set(variants plain races sanitized)
-  endif()
-  foreach(variant IN LISTS variants)
-    if(NOT variant IN_LIST AEGIS_SIMT_VARIANTS)
+  foreach(variant IN LISTS AEGIS_SIMT_VARIANTS)
+    if(ARGN AND NOT variant IN_LIST ARGN)
       continue()
     endif()
-    set(suffix "")
-    if(NOT variant STREQUAL "plain")
-      set(suffix _${variant})
-    endif()
-    set(target simt_${name}${suffix})
-    add_executable(${target} tests/simt/test_${name}.cpp $<TARGET_OBJECTS:aegis_scalar>)
-    target_link_libraries(${target} PRIVATE aegis_simt${suffix})
-    gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST TEST_PREFIX simt.${variant}. PROPERTIES LABELS simt)
+    aegis_simt_program(simt_${name} ${variant} tests/simt/test_${name}.cpp)
+    target_link_libraries(${AEGIS_SIMT_TARGET} PRIVATE GTest::gtest_main)
+    gtest_discover_tests(${AEGIS_SIMT_TARGET} DISCOVERY_MODE PRE_TEST TEST_PREFIX simt.${variant}. PROPERTIES LABELS simt)
   endforeach()
 endfunction()
 
@@ -69,11 +74,18 @@ aegis_simt_test(example_kernels)
 # The library's CUDA kernels, each against its scalar oracle.
 aegis_simt_test(extract_batch)
 
+# The program that also runs on GPUs, here on the executor.
+set_source_files_properties(tests/simt/hardware.cu PROPERTIES LANGUAGE CXX)
+foreach(variant IN LISTS AEGIS_SIMT_VARIANTS)
+  aegis_simt_program(simt_hardware ${variant} tests/simt/hardware.cu)
+  add_test(NAME simt.${variant}.hardware COMMAND ${AEGIS_SIMT_TARGET})
+endforeach()
+
 # What tools/simt_mutations.py builds broken kernels with.
 if(TARGET aegis_simt_races)
   file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/simt_mutations.txt CONTENT
 "${CMAKE_CXX_COMPILER}
-$<TARGET_FILE:aegis_simt_races>;$<TARGET_FILE:aegis_simt>;$<TARGET_FILE:aegis_simt_sanitized>
+$<TARGET_FILE:aegis_simt_races>;$<TARGET_FILE:aegis_simt_plain>;$<TARGET_FILE:aegis_simt_sanitized>
 $<JOIN:$<TARGET_OBJECTS:aegis_scalar>,;>
 $<TARGET_FILE:GTest::gtest_main>;$<TARGET_FILE:GTest::gtest>;$<TARGET_FILE:Boost::context>;-lpthread
 $<JOIN:$<TARGET_PROPERTY:GTest::gtest,INTERFACE_INCLUDE_DIRECTORIES>,;>

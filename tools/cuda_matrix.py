@@ -49,14 +49,14 @@ def default_architectures() -> list[str]:
 
 
 def sources() -> list[Path]:
-    return sorted(ROOT.glob("csrc/kernels/cuda/*.cu")) + sorted(ROOT.glob("tests/simt/kernels/*.cu"))
+    return sorted(ROOT.glob("csrc/kernels/cuda/*.cu")) + [ROOT / "tests/simt/hardware.cu"]
 
 
 def compile_one(source: Path, arch: str) -> tuple[bool, str]:
     """Whether nvcc accepts the file, and what it said."""
     target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
     with tempfile.TemporaryDirectory() as folder:
-        command = ["nvcc", "-std=c++20", "-O3", *WARNINGS, "-I", str(ROOT / "csrc"), target]
+        command = ["nvcc", "-std=c++20", "-O3", *WARNINGS, f"-I{ROOT}/csrc", f"-I{ROOT}/tests", target]
         command += ["-cubin", "-o", f"{folder}/out.cubin", str(source)]
         done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode == 0, done.stdout + done.stderr
