@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from bench_training import make_step
 from feeds import BLOCK, Feeds
-from report import ABSENT, Options, Row
+from report import ABSENT, FAILED, PASSED, Options, Row
+from torch import Tensor
 
 BENCH = "memory: a minute of training through aegis"
 
@@ -37,16 +38,19 @@ def run(options: Options) -> Iterator[Row]:
         after, after_kib = reserved(options), anonymous_kib()
     finally:
         feeds.close()
+    grown = after - before
     yield Row(
         BENCH,
         "aegis",
         {
             "steps": steps,
             "reserved_MiB": round(after / 2**20, 1),
-            "reserved_drift_bytes": after - before,
+            "reserved_drift_bytes": grown,
             "host_drift_KiB": after_kib - before_kib,
             "seconds": seconds,
         },
+        FAILED if grown > 0 else PASSED,
+        "reserved device memory grew" if grown > 0 else "",
     )
 
 
@@ -54,7 +58,7 @@ def reserved(options: Options) -> int:
     return torch.cuda.memory_reserved(options.device) if options.cuda else 0
 
 
-def train(step, feeds: Feeds, options: Options, seconds: float) -> int:
+def train(step: Callable[[Tensor, Tensor], Tensor], feeds: Feeds, options: Options, seconds: float) -> int:
     """Steps until the time is over; waits for the device every ten."""
     steps = 0
     end = time.monotonic() + seconds

@@ -36,7 +36,7 @@ class Options:
 
 @dataclass
 class Row:
-    """One measurement. It has passed when it ran and its results were right; no figure makes it fail."""
+    """One measurement. It has passed when it ran and its results were right; no timing makes it fail."""
 
     bench: str
     name: str

@@ -45,6 +45,8 @@ def main() -> int:
         return 3
     if options.cuda:
         torch.cuda.set_device(options.device)
+    else:
+        torch.set_num_threads(1)
     about = machine(options)
     rows: list[Row] = []
     for name in given.only or BENCHES:
@@ -60,7 +62,7 @@ def main() -> int:
     print(write(rows, about, options.out))
     passed, failed = (sum(row.status == status for row in rows) for status in (PASSED, FAILED))
     print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
