@@ -9,7 +9,7 @@ if(AEGIS_SANITIZE MATCHES "thread")
   return()
 endif()
 
-set(AEGIS_SIMT_SOURCES block executor fiber memory race_detector reports shared_memory warp)
+set(AEGIS_SIMT_SOURCES block executor fiber memory race_detector reports shared_memory thread_set warp)
 list(TRANSFORM AEGIS_SIMT_SOURCES PREPEND tests/simt/)
 list(TRANSFORM AEGIS_SIMT_SOURCES APPEND .cpp)
 

@@ -49,7 +49,7 @@ def default_architectures() -> list[str]:
 
 
 def sources() -> list[Path]:
-    return sorted(ROOT.glob("csrc/kernels/cuda/*.cu")) + [ROOT / "tests/simt/hardware.cu"]
+    return [*sorted(ROOT.glob("csrc/kernels/cuda/*.cu")), ROOT / "tests/simt/hardware.cu"]
 
 
 def compile_one(source: Path, arch: str) -> tuple[bool, str]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check that test files import only what a GPU machine has: the standard library, torch, numpy, pytest and aegis.
 
-    tools/gpu_imports.py tests/python/ops/test_extract_batch_cuda.py ...
+tools/gpu_imports.py tests/python/ops/test_extract_batch_cuda.py ...
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    missing = [
-        (path, name) for path in sys.argv[1:] for name in imports(Path(path)) if name.split(".")[0] not in THERE
-    ]
+    missing = [(path, name) for path in sys.argv[1:] for name in imports(Path(path)) if name.split(".")[0] not in THERE]
     for path, name in missing:
         print(f"{path} imports {name}, which a GPU machine may not have")
     return 1 if missing else 0

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -14,30 +13,10 @@
 
 #include "simt/executor.h"
 #include "simt/fiber.h"
+#include "simt/thread_set.h"
 #include "simt/warp.h"
 
 namespace aegis::simt {
-
-constexpr uint32_t kMaxThreads = 1024;
-
-/// A set of thread numbers with cheap first, last and next.
-class ThreadSet {
- public:
-  void assign_all(uint32_t count);
-  void insert(uint32_t thread);
-  void erase(uint32_t thread);
-  bool empty() const { return size_ == 0; }
-  // Of a set that is not empty:
-  uint32_t first() const { return next(0); }
-  uint32_t last() const;
-  /// The first at or after `thread`, going round.
-  uint32_t next(uint32_t thread) const;
-
- private:
-  static constexpr uint32_t kWords = kMaxThreads / 64;
-  std::array<uint64_t, kWords> words_{};
-  uint32_t size_ = 0;
-};
 
 class Block {
  public:
@@ -69,7 +48,7 @@ class Block {
     uint32_t number;  // x + y * size.x + z * size.x * size.y
     uint3 index;
     State state;
-    Worker* worker;  // once it has begun
+    Worker* worker;              // once it has begun
     std::source_location where;  // what it waits at
     bool predicate;              // brought to the barrier
     WarpRequest request;

@@ -1,4 +1,5 @@
-// CUDA as plain C++: with this, the text of a kernel compiles without nvcc and runs on the executor.
+// CUDA as plain C++: with this, the text of a kernel compiles without nvcc and runs on the
+// executor.
 //
 // Kernels do not name this file; they include kernels/cuda/simt.cuh, where the rules for kernels
 // stand. What is missing here is missing on purpose (__activemask, inline PTX) or was not needed so
@@ -36,14 +37,14 @@ inline void __trap(aegis::simt::Where where = aegis::simt::Where::current()) {
   aegis::simt::trap(where);
 }
 
-#define AEGIS_SHARED(T, name, ...)                                                              \
-  using aegis_type_of_##name = T __VA_ARGS__;                                                   \
-  static_assert(std::is_trivially_default_constructible_v<aegis_type_of_##name>,                \
-                "shared memory holds garbage: no constructors");                                \
-  static char aegis_site_of_##name;                                                             \
-  auto& name = *static_cast<aegis_type_of_##name*>(aegis::simt::shared_variable(                \
-      &aegis_site_of_##name, #name, sizeof(aegis_type_of_##name),                               \
-      sizeof(std::remove_all_extents_t<aegis_type_of_##name>),                                  \
+#define AEGIS_SHARED(T, name, ...)                                               \
+  using aegis_type_of_##name = T __VA_ARGS__;                                    \
+  static_assert(std::is_trivially_default_constructible_v<aegis_type_of_##name>, \
+                "shared memory holds garbage: no constructors");                 \
+  static char aegis_site_of_##name;                                              \
+  auto& name = *static_cast<aegis_type_of_##name*>(aegis::simt::shared_variable( \
+      &aegis_site_of_##name, #name, sizeof(aegis_type_of_##name),                \
+      sizeof(std::remove_all_extents_t<aegis_type_of_##name>),                   \
       alignof(aegis_type_of_##name) > 16 ? alignof(aegis_type_of_##name) : 16))
 
 #define AEGIS_DYNAMIC_SHARED(T, name) \

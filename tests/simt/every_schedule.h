@@ -32,13 +32,13 @@ std::string error_of(Run&& run) {
 
 }  // namespace aegis::simt
 
-#define AEGIS_EVERY_SCHEDULE(Suite)                                                         \
+#define AEGIS_EVERY_SCHEDULE(Suite)                                                      \
   INSTANTIATE_TEST_SUITE_P(Schedule, Suite, testing::ValuesIn(aegis::simt::schedules()), \
                            aegis::simt::schedule_name)
 
 /// The Error of `statement` holds `text`.
-#define EXPECT_SIMT_ERROR(statement, text)                                               \
-  do {                                                                                   \
-    const std::string simt_error = aegis::simt::error_of([&] { statement; });            \
-    EXPECT_NE(simt_error.find(text), std::string::npos) << simt_error;                   \
+#define EXPECT_SIMT_ERROR(statement, text)                                    \
+  do {                                                                        \
+    const std::string simt_error = aegis::simt::error_of([&] { statement; }); \
+    EXPECT_NE(simt_error.find(text), std::string::npos) << simt_error;        \
   } while (false)

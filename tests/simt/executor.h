@@ -1,5 +1,6 @@
 // Runs CUDA kernels on the CPU, one thread of one block at a time, and reports what a GPU would
-// hide. Test code only; one host thread. docs/notes/simt.md says how it works and what it cannot see.
+// hide. Test code only; one host thread. docs/notes/simt.md says how it works and what it cannot
+// see.
 #pragma once
 
 #include <cstddef>

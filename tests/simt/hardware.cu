@@ -109,8 +109,8 @@ bool extract_equals_oracle() {
   offsets[0] = count - block_size - 1;
   std::vector<Input> want_inputs(batch * block_size);
   std::vector<int64_t> want_targets(batch * block_size);
-  kernels::scalar::extract_batch<Token, Input>({arena.data(), offsets.data(), batch, block_size,
-                                                want_inputs.data(), want_targets.data()});
+  kernels::scalar::extract_batch<Token, Input>(
+      {arena.data(), offsets.data(), batch, block_size, want_inputs.data(), want_targets.data()});
   HardwareArray<Token> tokens(arena);
   HardwareArray<int64_t> starts(offsets), targets(std::vector<int64_t>(want_targets.size()));
   HardwareArray<Input> inputs(std::vector<Input>(want_inputs.size()));

@@ -55,8 +55,8 @@ std::string damage(const Region& region) {
   const char* at = first_damaged(region.begin - region.guard, region.begin);
   if (at == nullptr) at = first_damaged(region.end, region.end + region.guard);
   if (at == nullptr) return {};
-  return "a write outside of " + region.name + ": " + region.element_at(at) + " has changed; it has " +
-         std::to_string(region.bytes() / region.element) + " elements";
+  return "a write outside of " + region.name + ": " + region.element_at(at) +
+         " has changed; it has " + std::to_string(region.bytes() / region.element) + " elements";
 }
 #endif
 

@@ -31,7 +31,7 @@ struct Region {
   size_t guard = 0;
   size_t element = 1;  ///< bytes
   bool shared = false;
-  bool initialised = false;  ///< written before the launch
+  bool initialised = false;          ///< written before the launch
   std::unique_ptr<Shadow[]> shadow;  ///< a cell a byte, where races are looked for
 
   size_t bytes() const { return end - begin; }
@@ -43,7 +43,8 @@ struct Region {
 void arm_guards(const Region& region);
 /// Makes the memory ordinary again.
 void disarm_guards(const Region& region);
-/// "writes 4 bytes before ..." where a guard's pattern is gone, else empty. Needs arm_guards before.
+/// "writes 4 bytes before ..." where a guard's pattern is gone, else empty. Needs arm_guards
+/// before.
 std::string damage(const Region& region);
 
 /// Every region that exists, for the look-up by address.

@@ -19,8 +19,8 @@ enum class AccessKind : uint8_t { read, write, atomic };
 /// Two accesses to a byte race when they come from two threads, one of them writes, not both are
 /// atomic, and no order exists between them. Order within a block: a barrier of the block, or a
 /// __syncwarp whose mask holds both lanes, directly or through others (a vector clock a thread, of
-/// the lanes of its warp). Between blocks of a launch there is no order; a __threadfence anywhere in
-/// the launch lifts all checks between blocks but the one for two plain writes.
+/// the lanes of its warp). Between blocks of a launch there is no order; a __threadfence anywhere
+/// in the launch lifts all checks between blocks but the one for two plain writes.
 class RaceDetector {
  public:
   void begin_launch();
@@ -30,8 +30,8 @@ class RaceDetector {
   void on_syncwarp(uint32_t first, uint32_t group);
   void on_fence() { fenced_ = true; }
 
-  /// The running thread touches `bytes` at `address`, in one instruction where `whole` (it must then
-  /// be aligned); `code` tells places in the program apart.
+  /// The running thread touches `bytes` at `address`, in one instruction where `whole` (it must
+  /// then be aligned); `code` tells places in the program apart.
   void on_access(const void* address, size_t bytes, bool whole, AccessKind kind, const void* code);
 
  private:

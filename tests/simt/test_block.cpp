@@ -157,7 +157,8 @@ TEST(Launch, RefusesWhatAGpuRefuses) {
   EXPECT_SIMT_ERROR(launch({0, 1}, nothing), "grid: expected (1,1,1) to (2147483647,65535,65535)");
   EXPECT_SIMT_ERROR(launch({dim3(1, 65536), 1}, nothing), "got (1,65536,1)");
   EXPECT_SIMT_ERROR(launch({dim3(1, 1, 65536), 1}, nothing), "got (1,1,65536)");
-  EXPECT_SIMT_ERROR(launch({1, dim3(1, 1, 65)}, nothing), "block: expected (1,1,1) to (1024,1024,64)");
+  EXPECT_SIMT_ERROR(launch({1, dim3(1, 1, 65)}, nothing),
+                    "block: expected (1,1,1) to (1024,1024,64)");
   EXPECT_SIMT_ERROR(launch({1, dim3(32, 33)}, nothing), "at most 1024 threads, got 1056");
   launch({dim3(1, 1, 65535), 1}, nothing);
 }

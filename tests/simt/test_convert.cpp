@@ -1,5 +1,5 @@
-// kernels/convert.h against the definition of the formats: every value of the small types, and every
-// point where rounding changes its mind.
+// kernels/convert.h against the definition of the formats: every value of the small types, and
+// every point where rounding changes its mind.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -54,7 +54,7 @@ TEST(CudaHeaders, FloatToSmallTypes) {
   }
 }
 
-#define AEGIS_SAME_LAYOUT(name)                              \
+#define AEGIS_SAME_LAYOUT(name)                               \
   static_assert(sizeof(shim::name) == sizeof(::name), #name); \
   static_assert(alignof(shim::name) == alignof(::name), #name);
 #define AEGIS_SAME_LAYOUTS(name) \

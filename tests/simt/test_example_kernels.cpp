@@ -88,7 +88,8 @@ TEST_P(ExampleTest, GemvWithAndWithoutAlignment) {
         for (int8_t& weight : weights) weight = static_cast<int8_t>(random_());
         for (int8_t& value : vector) value = static_cast<int8_t>(random_());
         std::vector<int> want(rows);
-        for (int i = 0; i < rows * columns; ++i) want[i / columns] += weights[i] * vector[i % columns];
+        for (int i = 0; i < rows * columns; ++i)
+          want[i / columns] += weights[i] * vector[i % columns];
         DeviceBuffer<int8_t> matrix("weights", weights, shift), input("vector", vector);
         DeviceBuffer<int> out("out", rows);
         launch({dim3((rows + 3) / 4), 128}, gemv, matrix.data(), input.data(), rows, columns,

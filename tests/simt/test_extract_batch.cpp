@@ -60,8 +60,8 @@ Batch<Input> by_oracle(const std::vector<Token>& arena, const std::vector<int64_
   const auto batch = static_cast<int64_t>(offsets.size());
   Batch<Input> want{std::vector<Input>(batch * block_size),
                     std::vector<int64_t>(batch * block_size)};
-  scalar::extract_batch<Token, Input>({arena.data(), offsets.data(), batch, block_size,
-                                       want.inputs.data(), want.targets.data()});
+  scalar::extract_batch<Token, Input>(
+      {arena.data(), offsets.data(), batch, block_size, want.inputs.data(), want.targets.data()});
   return want;
 }
 
@@ -117,13 +117,15 @@ TEST_P(ExtractBatchTest, RowsThatStartOutsideOfTheArenaBecomeMinusOne) {
   const int64_t tokens = 40, block_size = 7, last = tokens - block_size - 1;
   const std::vector<uint16_t> arena = random_tokens<uint16_t>(tokens);
   const std::vector<int64_t> offsets{
-      0, -1, last, last + 1, 5, INT64_MIN, INT64_MAX, tokens, INT64_MAX - block_size, 1, -block_size};
+      0, -1,         last, last + 1, 5, INT64_MIN, INT64_MAX, tokens, INT64_MAX - block_size,
+      1, -block_size};
   const auto got = on_device<uint16_t, int32_t>(arena, offsets, block_size);
   for (size_t row = 0; row < offsets.size(); ++row) {
     const bool inside = 0 <= offsets[row] && offsets[row] <= last;
     for (int64_t i = 0; i < block_size; ++i) {
       EXPECT_EQ(got.inputs[row * block_size + i], inside ? arena[offsets[row] + i] : -1) << row;
-      EXPECT_EQ(got.targets[row * block_size + i], inside ? arena[offsets[row] + i + 1] : -1) << row;
+      EXPECT_EQ(got.targets[row * block_size + i], inside ? arena[offsets[row] + i + 1] : -1)
+          << row;
     }
   }
 }

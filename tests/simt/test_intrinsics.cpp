@@ -41,8 +41,12 @@ TEST(Intrinsics, FunnelShiftsWrapOrClamp) {
   const unsigned low = 0x89abcdef, high = 0x01234567;
   for (unsigned shift : {0u, 1u, 8u, 31u, 32u, 33u, 40u}) {
     const unsigned wrapped = shift % 32, clamped = std::min(shift, 32u);
-    const auto left = [&](unsigned n) { return n == 0 ? high : n == 32 ? low : high << n | low >> (32 - n); };
-    const auto right = [&](unsigned n) { return n == 0 ? low : n == 32 ? high : low >> n | high << (32 - n); };
+    const auto left = [&](unsigned n) {
+      return n == 0 ? high : n == 32 ? low : high << n | low >> (32 - n);
+    };
+    const auto right = [&](unsigned n) {
+      return n == 0 ? low : n == 32 ? high : low >> n | high << (32 - n);
+    };
     EXPECT_EQ(__funnelshift_l(low, high, shift), left(wrapped));
     EXPECT_EQ(__funnelshift_lc(low, high, shift), left(clamped));
     EXPECT_EQ(__funnelshift_r(low, high, shift), right(wrapped));

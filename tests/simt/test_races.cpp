@@ -189,8 +189,9 @@ __global__ void shared_at(int* out, int index) {
 
 TEST_P(RaceTest, ReadsOutsideOfBuffersAreFound) {
   DeviceBuffer<int> in("in", std::vector<int>(5, 1));
-  EXPECT_SIMT_ERROR(launch({1, 1}, read_at, in.data(), out.data(), 5),
-                    "outside: thread (0,0,0) of block (0,0,0) reads in[5] (4 bytes), of 5 elements");
+  EXPECT_SIMT_ERROR(
+      launch({1, 1}, read_at, in.data(), out.data(), 5),
+      "outside: thread (0,0,0) of block (0,0,0) reads in[5] (4 bytes), of 5 elements");
   EXPECT_SIMT_ERROR(launch({1, 1}, read_at, in.data(), out.data(), -2), "reads in[-2]");
   launch({1, 4}, shared_at, out.data(), 3);
   EXPECT_SIMT_ERROR(launch({1, 4}, shared_at, out.data(), 4), "reads cells[4]");
@@ -201,7 +202,8 @@ __global__ void read_pair(const uint16_t* in, int* out) {
 }
 
 TEST_P(RaceTest, MisalignedAccessesAreFound) {
-  DeviceBuffer<uint16_t> in("in", std::vector<uint16_t>(4, 1)), shifted("in", std::vector<uint16_t>(4, 1), 1);
+  DeviceBuffer<uint16_t> in("in", std::vector<uint16_t>(4, 1)),
+      shifted("in", std::vector<uint16_t>(4, 1), 1);
   launch({1, 1}, read_pair, in.data(), out.data());
   EXPECT_SIMT_ERROR(launch({1, 1}, read_pair, shifted.data(), out.data()),
                     "misaligned: thread (0,0,0) of block (0,0,0) reads 4 bytes at in[0]");

@@ -42,7 +42,8 @@ TEST(SanitizersDeathTest, StopAtMemoryThatIsNotTheKernels) {
   EXPECT_DEATH(launch({1, 1}, write_at, out.data(), -1), "AddressSanitizer: use-after-poison");
   EXPECT_DEATH(launch({1, 1}, shared_at, 4), "AddressSanitizer: use-after-poison");
   EXPECT_DEATH(launch({1, 1, 16}, dynamic_at, 4), "AddressSanitizer: use-after-poison");
-  EXPECT_DEATH(launch({1, 1}, local_at, out.data(), 4), "insufficient space for an object|overflow");
+  EXPECT_DEATH(launch({1, 1}, local_at, out.data(), 4),
+               "insufficient space for an object|overflow");
 }
 
 TEST(SanitizersDeathTest, StopAtUndefinedArithmetic) {

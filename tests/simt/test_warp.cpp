@@ -179,8 +179,7 @@ TEST_P(WarpTest, ShuffleFromALaneOutsideTheMaskGivesGarbage) {
   DeviceBuffer<unsigned> out("out", 8);
   launch({1, 32}, read_absent_lane, out.data());
   const unsigned garbage = 0x7f7f7f7f;
-  EXPECT_EQ(out.values(),
-            (std::vector<unsigned>{4, 5, 6, 7, garbage, garbage, garbage, garbage}));
+  EXPECT_EQ(out.values(), (std::vector<unsigned>{4, 5, 6, 7, garbage, garbage, garbage, garbage}));
 }
 
 __global__ void without_own_bit() { __syncwarp(0xfffffffeu); }

@@ -20,55 +20,51 @@ inline void access(const void* address, size_t bytes, bool whole, AccessKind kin
 }  // namespace
 
 #define AEGIS_CODE __builtin_return_address(0)
-#define AEGIS_ACCESS(bytes)                                             \
-  void __tsan_read##bytes(const void* address) {                        \
-    access(address, bytes, true, AccessKind::read, AEGIS_CODE);               \
-  }                                                                     \
-  void __tsan_write##bytes(const void* address) {                       \
-    access(address, bytes, true, AccessKind::write, AEGIS_CODE);              \
-  }                                                                     \
-  void __tsan_unaligned_read##bytes(const void* address) {              \
-    access(address, bytes, false, AccessKind::read, AEGIS_CODE);               \
-  }                                                                     \
-  void __tsan_unaligned_write##bytes(const void* address) {             \
-    access(address, bytes, false, AccessKind::write, AEGIS_CODE);              \
-  }                                                                     \
-  void __tsan_volatile_read##bytes(const void* address) {               \
-    access(address, bytes, true, AccessKind::read, AEGIS_CODE);               \
-  }                                                                     \
-  void __tsan_volatile_write##bytes(const void* address) {              \
-    access(address, bytes, true, AccessKind::write, AEGIS_CODE);              \
+#define AEGIS_ACCESS(bytes)                                       \
+  void __tsan_read##bytes(const void* address) {                  \
+    access(address, bytes, true, AccessKind::read, AEGIS_CODE);   \
+  }                                                               \
+  void __tsan_write##bytes(const void* address) {                 \
+    access(address, bytes, true, AccessKind::write, AEGIS_CODE);  \
+  }                                                               \
+  void __tsan_unaligned_read##bytes(const void* address) {        \
+    access(address, bytes, false, AccessKind::read, AEGIS_CODE);  \
+  }                                                               \
+  void __tsan_unaligned_write##bytes(const void* address) {       \
+    access(address, bytes, false, AccessKind::write, AEGIS_CODE); \
+  }                                                               \
+  void __tsan_volatile_read##bytes(const void* address) {         \
+    access(address, bytes, true, AccessKind::read, AEGIS_CODE);   \
+  }                                                               \
+  void __tsan_volatile_write##bytes(const void* address) {        \
+    access(address, bytes, true, AccessKind::write, AEGIS_CODE);  \
   }
 
 // Host code of the tests is compiled with the kernels: its C++ atomics come here and stay atomic.
-#define AEGIS_FETCH(bits, name, builtin)                                                       \
+#define AEGIS_FETCH(bits, name, builtin)                                                           \
   uint##bits##_t __tsan_atomic##bits##_##name(volatile uint##bits##_t* p, uint##bits##_t v, int) { \
-    return builtin(p, v, __ATOMIC_SEQ_CST);                                                    \
+    return builtin(p, v, __ATOMIC_SEQ_CST);                                                        \
   }
-#define AEGIS_ATOMIC(bits)                                                                     \
-  uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t* p, int) {           \
-    return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                               \
-  }                                                                                            \
-  void __tsan_atomic##bits##_store(volatile uint##bits##_t* p, uint##bits##_t v, int) {        \
-    __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                  \
-  }                                                                                            \
-  AEGIS_FETCH(bits, exchange, __atomic_exchange_n)                                             \
-  AEGIS_FETCH(bits, fetch_add, __atomic_fetch_add)                                             \
-  AEGIS_FETCH(bits, fetch_sub, __atomic_fetch_sub)                                             \
-  AEGIS_FETCH(bits, fetch_and, __atomic_fetch_and)                                             \
-  AEGIS_FETCH(bits, fetch_or, __atomic_fetch_or)                                               \
-  AEGIS_FETCH(bits, fetch_xor, __atomic_fetch_xor)                                             \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile uint##bits##_t* p,                \
-                                                    uint##bits##_t* expected, uint##bits##_t v, \
-                                                    int, int) {                                \
-    return __atomic_compare_exchange_n(p, expected, v, false, __ATOMIC_SEQ_CST,                \
-                                       __ATOMIC_SEQ_CST);                                      \
-  }                                                                                            \
-  int __tsan_atomic##bits##_compare_exchange_weak(volatile uint##bits##_t* p,                  \
-                                                  uint##bits##_t* expected, uint##bits##_t v, int, \
-                                                  int) {                                       \
-    return __atomic_compare_exchange_n(p, expected, v, false, __ATOMIC_SEQ_CST,                \
-                                       __ATOMIC_SEQ_CST);                                      \
+#define AEGIS_ATOMIC(bits)                                                                         \
+  uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t* p, int) {               \
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                   \
+  }                                                                                                \
+  void __tsan_atomic##bits##_store(volatile uint##bits##_t* p, uint##bits##_t v, int) {            \
+    __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                      \
+  }                                                                                                \
+  AEGIS_FETCH(bits, exchange, __atomic_exchange_n)                                                 \
+  AEGIS_FETCH(bits, fetch_add, __atomic_fetch_add)                                                 \
+  AEGIS_FETCH(bits, fetch_sub, __atomic_fetch_sub)                                                 \
+  AEGIS_FETCH(bits, fetch_and, __atomic_fetch_and)                                                 \
+  AEGIS_FETCH(bits, fetch_or, __atomic_fetch_or)                                                   \
+  AEGIS_FETCH(bits, fetch_xor, __atomic_fetch_xor)                                                 \
+  int __tsan_atomic##bits##_compare_exchange_strong(                                               \
+      volatile uint##bits##_t* p, uint##bits##_t* expected, uint##bits##_t v, int, int) {          \
+    return __atomic_compare_exchange_n(p, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+  }                                                                                                \
+  int __tsan_atomic##bits##_compare_exchange_weak(                                                 \
+      volatile uint##bits##_t* p, uint##bits##_t* expected, uint##bits##_t v, int, int) {          \
+    return __atomic_compare_exchange_n(p, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
   }
 
 extern "C" {

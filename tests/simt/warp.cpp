@@ -80,10 +80,12 @@ WarpResult collective(uint32_t group, const WarpRequests& requests) {
 
 const char* name_of(WarpOp op) {
   static constexpr const char* kNames[] = {
-      "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",    "__shfl_down_sync",
-      "__shfl_xor_sync",   "a vote",            "__match_any_sync",  "__match_all_sync",
-      "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
-      "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync"};
+      "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",
+      "__shfl_down_sync",  "__shfl_xor_sync",   "a vote",
+      "__match_any_sync",  "__match_all_sync",  "__reduce_add_sync",
+      "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
+      "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",
+      "__reduce_xor_sync"};
   return kNames[static_cast<int>(op)];
 }
 
@@ -93,8 +95,8 @@ void check(const WarpRequest& request, uint32_t lane) {
                 std::to_string(lane) + ", got mask " + std::to_string(request.mask));
   }
   if (!std::has_single_bit(request.width) || request.width > kWarp) {
-    throw Error(std::string(name_of(request.op)) +
-                ": width: expected 1, 2, 4, 8, 16 or 32, got " + std::to_string(request.width));
+    throw Error(std::string(name_of(request.op)) + ": width: expected 1, 2, 4, 8, 16 or 32, got " +
+                std::to_string(request.width));
   }
 }
 

@@ -52,8 +52,8 @@ using WarpResults = std::array<WarpResult, kWarp>;
 /// is a power of two.
 void check(const WarpRequest& request, uint32_t lane);
 
-/// What the lanes of `group`, all with the same op and mask, take away. A shuffle from a lane that is
-/// not in the group, which CUDA leaves undefined, gives 0x7f bytes.
+/// What the lanes of `group`, all with the same op and mask, take away. A shuffle from a lane that
+/// is not in the group, which CUDA leaves undefined, gives 0x7f bytes.
 WarpResults resolve(uint32_t group, const WarpRequests& requests);
 
 }  // namespace aegis::simt

@@ -80,13 +80,13 @@ def float8(options: Options) -> tuple[str, list[Row]]:
         if options.cuda and torch.cuda.get_device_capability(options.device) < (8, 9):
             continue
         x8, w8 = x.to(torch.float8_e4m3fn), weight.to(torch.float8_e4m3fn)
-        one = torch.ones((), device=options.device)
-
-        def scaled(x8: Tensor = x8, w8: Tensor = w8) -> Tensor:
-            return torch._scaled_mm(x8, w8.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-
-        rows.append(Row(bench, f"torch._scaled_mm, batch {batch}", timed(options, scaled)))
+        rows.append(Row(bench, f"torch._scaled_mm, batch {batch}", timed(options, lambda x=x8, w=w8: scaled(x, w))))
     return bench, rows
+
+
+def scaled(x: Tensor, weight: Tensor) -> Tensor:
+    one = torch.ones((), device=x.device)
+    return torch._scaled_mm(x, weight.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
 
 def ternary(options: Options) -> tuple[str, list[Row]]:

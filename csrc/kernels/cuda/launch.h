@@ -24,8 +24,8 @@ inline void check_launch(const char* kernel, cudaError_t error = cudaGetLastErro
                            ": the launch failed: " + cudaGetErrorString(error));
 }
 
-/// Queues `kernel` on `stream` with `dynamic_shared` bytes of shared memory and does not wait for it.
-/// Throws std::runtime_error, which names `name`, where the launch is refused.
+/// Queues `kernel` on `stream` with `dynamic_shared` bytes of shared memory and does not wait for
+/// it. Throws std::runtime_error, which names `name`, where the launch is refused.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             size_t dynamic_shared, CUstream_st* stream, Arguments&&... arguments) {

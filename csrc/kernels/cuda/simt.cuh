@@ -1,15 +1,18 @@
-// What every CUDA kernel includes first, so that the same text compiles for a GPU and, in the tests,
-// as plain C++ that runs on a CPU (docs/notes/simt.md).
+// What every CUDA kernel includes first, so that the same text compiles for a GPU and, in the
+// tests, as plain C++ that runs on a CPU (docs/notes/simt.md).
 //
 // Rules for kernels:
-//  1. A kernel is a `__global__` template or function in `<op>.cuh`, without torch, CUB, cooperative
-//     groups or inline PTX. Code that only hardware can run (TMA, wgmma) sits in small wrappers, and
-//     its index, tile and scale arithmetic in host-device functions that have tests of their own.
+//  1. A kernel is a `__global__` template or function in `<op>.cuh`, without torch, CUB,
+//  cooperative
+//     groups or inline PTX. Code that only hardware can run (TMA, wgmma) sits in small wrappers,
+//     and its index, tile and scale arithmetic in host-device functions that have tests of their
+//     own.
 //  2. Shared memory is declared as AEGIS_SHARED(T, name, [N]) or AEGIS_DYNAMIC_SHARED(T, name), at
 //     the top of the kernel. It holds garbage until it is written. T has no comma in it: alias it.
 //  3. Every thread of a block reaches every __syncthreads(), on the same line; no return before the
 //     last one. Lanes named in a mask reach the same warp intrinsic with the same mask.
-//  4. Shuffles, votes and matches order no memory: __syncwarp() does, between the lanes of its mask.
+//  4. Shuffles, votes and matches order no memory: __syncwarp() does, between the lanes of its
+//  mask.
 //     No code relies on lanes of a warp running in step, and none uses __activemask().
 //  5. No block waits for another. A block may read what another wrote only after __threadfence()
 //     and an atomic that tells it to.

@@ -16,8 +16,7 @@ __device__ inline int dot16(const int4& a, const int4& b, int sum) {
 
 /// `weights` is (rows, columns), `vector` (columns). Vector loads where every row is aligned to 16
 /// bytes, single bytes elsewhere.
-__global__ void gemv(const int8_t* weights, const int8_t* vector, int rows, int columns,
-                            int* out) {
+__global__ void gemv(const int8_t* weights, const int8_t* vector, int rows, int columns, int* out) {
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= rows) return;  // whole warps: the block's size is a multiple of 32
   const int8_t* mine = weights + static_cast<int64_t>(row) * columns;

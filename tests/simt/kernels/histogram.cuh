@@ -9,8 +9,7 @@ namespace aegis::simt::examples {
 
 /// Adds to `bins` (bin_count); tokens beyond it are not counted. Dynamic shared memory: 4 bytes a
 /// bin.
-__global__ void histogram(const uint16_t* tokens, int64_t count, int bin_count,
-                                 unsigned* bins) {
+__global__ void histogram(const uint16_t* tokens, int64_t count, int bin_count, unsigned* bins) {
   AEGIS_DYNAMIC_SHARED(unsigned, mine);
   for (int i = threadIdx.x; i < bin_count; i += blockDim.x) mine[i] = 0;
   __syncthreads();

@@ -1,5 +1,5 @@
-// What intrinsics return for many operands, folded into one number for each kind: the executor and a
-// GPU must agree (tests/simt/hardware.cu).
+// What intrinsics return for many operands, folded into one number for each kind: the executor and
+// a GPU must agree (tests/simt/hardware.cu).
 #pragma once
 
 #include <cstdint>
@@ -71,10 +71,8 @@ __global__ void multiply(unsigned long long* out) {
 __global__ void round_floats(unsigned long long* out) {
   fold_steps(out + threadIdx.x, [](Fold& fold, unsigned a, unsigned b, unsigned) {
     const float values[] = {static_cast<float>(static_cast<int>(a)) / 1024.0f,
-                            static_cast<float>(b) * 4.0f,
-                            -static_cast<float>(b),
-                            __uint_as_float(0x7fc00000u),
-                            static_cast<float>(a % 64) / 2.0f};
+                            static_cast<float>(b) * 4.0f, -static_cast<float>(b),
+                            __uint_as_float(0x7fc00000u), static_cast<float>(a % 64) / 2.0f};
     for (float value : values) {
       fold.add(static_cast<unsigned>(__float2int_rn(value)));
       fold.add(static_cast<unsigned>(__float2int_rz(value)));

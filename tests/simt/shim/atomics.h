@@ -17,8 +17,8 @@ __attribute__((no_sanitize("thread"))) T atomic_update(T* address, Update update
 
 }  // namespace aegis::simt
 
-#define AEGIS_SIMT_ATOMIC(name, T, expression)                                    \
-  inline T name(T* address, T value) {                                            \
+#define AEGIS_SIMT_ATOMIC(name, T, expression)                                              \
+  inline T name(T* address, T value) {                                                      \
     return aegis::simt::atomic_update(address, [value](T old) -> T { return expression; }); \
   }
 #define AEGIS_SIMT_ATOMIC_INTEGERS(name, expression) \
@@ -38,7 +38,7 @@ AEGIS_SIMT_ATOMIC_INTEGERS(atomicMax, old < value ? value : old)
 AEGIS_SIMT_ATOMIC(atomicMax, long long, old < value ? value : old)
 AEGIS_SIMT_ATOMIC_INTEGERS(atomicMin, value < old ? value : old)
 AEGIS_SIMT_ATOMIC(atomicMin, long long, value < old ? value : old)
-AEGIS_SIMT_ATOMIC_INTEGERS(atomicAnd, old & value)
+AEGIS_SIMT_ATOMIC_INTEGERS(atomicAnd, old& value)
 AEGIS_SIMT_ATOMIC_INTEGERS(atomicOr, old | value)
 AEGIS_SIMT_ATOMIC_INTEGERS(atomicXor, old ^ value)
 AEGIS_SIMT_ATOMIC_INTEGERS(atomicExch, ((void)old, value))
@@ -46,10 +46,10 @@ AEGIS_SIMT_ATOMIC(atomicExch, float, ((void)old, value))
 AEGIS_SIMT_ATOMIC(atomicInc, unsigned, old >= value ? 0 : old + 1)
 AEGIS_SIMT_ATOMIC(atomicDec, unsigned, old == 0 || old > value ? value : old - 1)
 
-#define AEGIS_SIMT_CAS(T)                                                             \
-  inline T atomicCAS(T* address, T expected, T value) {                               \
-    return aegis::simt::atomic_update(                                                \
-        address, [=](T old) -> T { return old == expected ? value : old; });          \
+#define AEGIS_SIMT_CAS(T)                                                                         \
+  inline T atomicCAS(T* address, T expected, T value) {                                           \
+    return aegis::simt::atomic_update(address,                                                    \
+                                      [=](T old) -> T { return old == expected ? value : old; }); \
   }
 AEGIS_SIMT_CAS(int)
 AEGIS_SIMT_CAS(unsigned)

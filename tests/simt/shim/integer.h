@@ -42,10 +42,11 @@ inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned shift) {
   return shift >= 32 ? high : __funnelshift_r(low, high, shift);
 }
 
-/// Four of the eight bytes y:x, by the nibbles of `selector`. Their top bits are unused in the guide
-/// and replicate signs in hardware, so here they must be zero.
+/// Four of the eight bytes y:x, by the nibbles of `selector`. Their top bits are unused in the
+/// guide and replicate signs in hardware, so here they must be zero.
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
-  if (selector & 0x8888u) throw std::invalid_argument("__byte_perm: a selector has its top bit set");
+  if (selector & 0x8888u)
+    throw std::invalid_argument("__byte_perm: a selector has its top bit set");
   const uint64_t bytes = uint64_t{y} << 32 | x;
   unsigned result = 0;
   for (int i = 0; i < 4; ++i) {

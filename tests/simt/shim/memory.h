@@ -13,10 +13,10 @@ AEGIS_SIMT_LOAD(__ldcs)
 AEGIS_SIMT_LOAD(__ldlu)
 #undef AEGIS_SIMT_LOAD
 
-#define AEGIS_SIMT_STORE(name)        \
-  template <class T>                  \
-  void name(T* address, T value) {    \
-    *address = value;                 \
+#define AEGIS_SIMT_STORE(name)     \
+  template <class T>               \
+  void name(T* address, T value) { \
+    *address = value;              \
   }
 AEGIS_SIMT_STORE(__stwb)
 AEGIS_SIMT_STORE(__stcg)

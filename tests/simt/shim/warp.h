@@ -51,11 +51,11 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, AEGIS_SIMT_HERE) {
   aegis::simt::warp_op({aegis::simt::WarpOp::sync, mask}, where);
 }
 
-#define AEGIS_SIMT_SHUFFLE(name, op, Argument)                                                     \
-  template <aegis::simt::Shuffled T>                                                               \
-  T name(unsigned mask, T value, Argument argument, int width = 32, AEGIS_SIMT_HERE) {             \
-    return aegis::simt::shuffle(aegis::simt::WarpOp::op, mask, value,                              \
-                                static_cast<unsigned>(argument), width, where);                    \
+#define AEGIS_SIMT_SHUFFLE(name, op, Argument)                                         \
+  template <aegis::simt::Shuffled T>                                                   \
+  T name(unsigned mask, T value, Argument argument, int width = 32, AEGIS_SIMT_HERE) { \
+    return aegis::simt::shuffle(aegis::simt::WarpOp::op, mask, value,                  \
+                                static_cast<unsigned>(argument), width, where);        \
   }
 AEGIS_SIMT_SHUFFLE(__shfl_sync, shuffle, int)
 AEGIS_SIMT_SHUFFLE(__shfl_up_sync, shuffle_up, unsigned)
@@ -89,11 +89,11 @@ unsigned __match_all_sync(unsigned mask, T value, int* predicate, AEGIS_SIMT_HER
 }
 
 // Compute capability 8.0 and newer, which is all that is supported.
-#define AEGIS_SIMT_REDUCE(name, op, T)                                                     \
-  inline T name(unsigned mask, T value, AEGIS_SIMT_HERE) {                                 \
-    const auto bits = static_cast<unsigned>(value);                                        \
-    return static_cast<T>(aegis::simt::warp_op({aegis::simt::WarpOp::op, mask, bits}, where) \
-                              .value);                                                     \
+#define AEGIS_SIMT_REDUCE(name, op, T)                                             \
+  inline T name(unsigned mask, T value, AEGIS_SIMT_HERE) {                         \
+    const auto bits = static_cast<unsigned>(value);                                \
+    return static_cast<T>(                                                         \
+        aegis::simt::warp_op({aegis::simt::WarpOp::op, mask, bits}, where).value); \
   }
 AEGIS_SIMT_REDUCE(__reduce_add_sync, reduce_add, int)
 AEGIS_SIMT_REDUCE(__reduce_add_sync, reduce_add, unsigned)
