@@ -20,17 +20,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 STAMP := $(VENV)/stamp
 comma := ,
 PIP := $(VENV)/bin/python -m pip install --quiet
-CPP := $(shell find csrc tests/cpp benchmarks/cpp -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+CPP := $(shell find csrc tests/cpp tests/simt benchmarks/cpp -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # Folders count too: a removed file changes the time of its folder.
 SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
 
-.PHONY: help setup build demo test cpp-test lint sanitize asan tsan bench clean FORCE
+.PHONY: help setup build demo test cpp-test lint sanitize asan tsan cuda mutations bench clean FORCE
 
 help:
 	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
 	@echo "make test      every test: GoogleTest and pytest"
 	@echo "make lint      ruff, mypy, clang-format, layer check"
 	@echo "make sanitize  tests under Address-, UB- and ThreadSanitizer"
+	@echo "make cuda      every CUDA kernel for every architecture (nvcc, no GPU), and the plan of tools/gpu_check.sh"
+	@echo "make mutations breaks the CUDA kernels to see whether their tests notice (minutes)"
 	@echo "make bench     every benchmark; writes benchmarks/README.md (ARGS=--quick to see that they run)"
 	@echo "make setup | build | clean"
 
@@ -83,7 +85,7 @@ test: cpp-test $(STAMP)/deps-test
 	@$(VENV)/bin/python -m pytest -q
 
 cpp-test: $(STAMP)/build
-	@tools/system_packages.sh libgtest-dev
+	@tools/system_packages.sh libgtest-dev libboost-context-dev
 	@echo "== C++ tests"
 	@cmake -S . -B build/cmake -DAEGIS_TESTS=ON > build/configure.log || { cat build/configure.log; exit 1; }
 	@cmake --build build/cmake
@@ -110,7 +112,7 @@ sanitize: asan tsan
 
 # One build for both: the wheel goes into a folder of its own, which PYTHONPATH puts before the installed one.
 define sanitized_build
-	@tools/system_packages.sh libgtest-dev
+	@tools/system_packages.sh libgtest-dev libboost-context-dev
 	@echo "== building with -fsanitize=$(2)"
 	@rm -rf build/$(1)/site build/lib* build/bdist*
 	@AEGIS_BUILD_DIR=$(CURDIR)/build/$(1) AEGIS_CUDA=OFF CXXFLAGS="-O1 -g1" \
@@ -135,6 +137,18 @@ tsan: $(STAMP)/deps-build $(STAMP)/deps-test
 	$(call ctest,tsan)
 	@PYTHONPATH=build/tsan/site LD_PRELOAD="$(call preload,libtsan.so)" OMP_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m pytest -q -m sanitize -p no:cacheprovider
+
+# --- CUDA without a GPU; with one, tools/gpu_check.sh ---------------------------------------------------------------
+
+cuda:
+	@echo "== CUDA kernels, compiled for every architecture"
+	@if command -v nvcc > /dev/null; then tools/cuda_matrix.py --jobs $(JOBS); else echo "left out: nvcc was not found"; fi
+	@mkdir -p build
+	@tools/gpu_check.sh --dry-run > build/gpu_check.log || { cat build/gpu_check.log; exit 1; }
+	@tail -n 1 build/gpu_check.log
+
+mutations: cpp-test
+	@tools/simt_mutations.py --jobs $(JOBS)
 
 # --- measuring -----------------------------------------------------------------------------------------------------
 

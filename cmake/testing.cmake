@@ -29,6 +29,7 @@ if(AEGIS_TESTS)
   aegis_test(kernels/extract_batch)
   aegis_test(kernels/gather_records)
   aegis_test(kernels/gather_records_scaled)
+  include(cmake/simt.cmake)
 endif()
 
 if(AEGIS_BENCHMARKS)

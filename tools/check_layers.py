@@ -1,7 +1,7 @@
 """Check the rules of the source tree that no compiler checks; prints each breach, exit status 1 if any.
 
 Only csrc/ops includes torch. Nothing includes the Python module's headers, and only the operators their own. Every
-source is listed in CMake, and nothing is globbed.
+source is listed in CMake, and nothing is globbed. Every CUDA kernel has a test on the SIMT executor.
 """
 
 from __future__ import annotations
@@ -50,6 +50,13 @@ def list_breaches() -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}: not listed in CMake"
 
 
+def untested_kernels() -> Iterator[str]:
+    tested = set(re.findall(r"aegis_simt_test\((\w+)", cmake_text()))
+    for path in sorted((ROOT / "csrc" / "kernels" / "cuda").glob("*.cu")):
+        if path.stem not in tested:
+            yield f"{path.relative_to(ROOT)}: no aegis_simt_test({path.stem}) in cmake/simt.cmake"
+
+
 def listed(path: Path, words: set[str]) -> bool:
     """By its path; a kernel by its name (AEGIS_KERNELS); a test by its folder and name (aegis_test)."""
     if path.as_posix() in words:
@@ -64,7 +71,7 @@ def listed(path: Path, words: set[str]) -> bool:
 
 
 def main() -> int:
-    breaches = [*include_breaches(), *list_breaches()]
+    breaches = [*include_breaches(), *list_breaches(), *untested_kernels()]
     print("\n".join(breaches) or "layers: all includes and source lists are as they should be")
     return 1 if breaches else 0
 

@@ -15,6 +15,7 @@ has_header() { echo "#include <$1>" | "${CXX:-g++}" -E -x c++ - > /dev/null 2>&1
 present() {
   case $1 in
     libgtest-dev) has_header gtest/gtest.h ;;
+    libboost-context-dev) has_header boost/context/fiber.hpp ;;
     libbenchmark-dev) has_header benchmark/benchmark.h ;;
     python3-venv) "$python" -c 'import ensurepip' 2> /dev/null ;;
     python3-dev) "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2> /dev/null ;;

@@ -3,11 +3,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define AEGIS_HOST_DEVICE __host__ __device__
-#else
-#define AEGIS_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace aegis::kernels {
 

@@ -14,8 +14,8 @@ void launch_extract_batch(const ExtractBatch<Token, Input>& job, int64_t tokens,
   const int64_t columns = (job.block_size + kExtractThreads - 1) / kExtractThreads;
   const dim3 grid(static_cast<unsigned>(std::min(columns, int64_t{1024})),
                   static_cast<unsigned>(std::min(job.batch, kMaxGridY)));
-  extract_batch<<<grid, kExtractThreads, 0, stream>>>(job, tokens);
-  check_launch("extract_batch");
+  launch("extract_batch", extract_batch<Token, Input>, grid, kExtractThreads, 0, stream, job,
+         tokens);
 }
 
 #define AEGIS_INSTANTIATE(Token, Input) \

@@ -1,6 +1,7 @@
 // extract_batch on the GPU: one thread a token, rows of the grid stride over the batch.
 #pragma once
 
+#include "kernels/cuda/simt.cuh"
 #include "kernels/extract_batch.h"
 #include "kernels/saturate.h"
 
