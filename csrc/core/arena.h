@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "core/mapping.h"
 
@@ -20,13 +21,16 @@ class ArenaExhausted : public std::bad_alloc {
 };
 
 /// A bump allocator over one pre-faulted mapping. Every piece starts at a multiple of 64 bytes; an
-/// allocation is an addition. One thread at a time.
+/// allocation is an addition. One thread at a time. Stays where it is made: pieces are known by
+/// their address.
 class Arena {
  public:
   static constexpr size_t kAlign = 64;  // bytes: a cache line, and the widest vector register
 
   /// Maps and faults in `bytes`, rounded up to pages. Throws what Mapping throws.
   explicit Arena(size_t bytes, const MappingOptions& options = {});
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
 
   /// `bytes` of uninitialised memory. Throws ArenaExhausted, naming what was asked for and what is
   /// left.

@@ -1,5 +1,6 @@
 #include "core/permutation.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "core/check.h"

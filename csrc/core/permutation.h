@@ -10,9 +10,9 @@ namespace aegis {
 ///
 /// An alternating Feistel network permutes the smallest power of two that holds n; positions that
 /// land at n or above are walked along their cycle until they come back below it ("cycle walking":
-/// Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). The power of two is less than
-/// 2n, so a look-up walks fewer than two steps on average: about 25 ns. Not a cipher: neighbouring
-/// keys are unrelated, but nothing is kept secret.
+/// Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). From n = 3 on, the power of two
+/// is less than 2n, so a look-up walks fewer than two steps on average: about 25 ns. Not a cipher:
+/// neighbouring keys are unrelated, but nothing is kept secret.
 ///
 /// The mapping is part of the format of saved loader states and never changes for given (n, seed,
 /// epoch).
