@@ -19,9 +19,13 @@ struct Field {
   FieldType type;
   std::vector<int64_t> row_shape;
 
+  /// SIZE_MAX where an extent is negative or the product does not fit.
   size_t row_bytes() const {
     size_t bytes = type.bits / 8;
-    for (int64_t extent : row_shape) bytes *= static_cast<size_t>(extent);
+    for (int64_t extent : row_shape) {
+      if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(extent), &bytes))
+        return SIZE_MAX;
+    }
     return bytes;
   }
 };
@@ -59,8 +63,8 @@ class BatchFiller {
 
 /// Bytes a batch of `rows` rows takes in a slot, every field 64-byte aligned. `starts`, if not
 /// null, receives where each field begins when the slot begins at `slot`. Throws
-/// std::invalid_argument for more than kMaxFields fields and for batches of 2^62 bytes or more.
-/// Allocates nothing.
+/// std::invalid_argument for more than kMaxFields fields, for elements that are not whole bytes and
+/// for batches of 2^62 bytes or more. Allocates nothing.
 size_t lay_out(const std::vector<Field>& fields, int64_t rows, std::byte* slot = nullptr,
                FieldPointers* starts = nullptr);
 
