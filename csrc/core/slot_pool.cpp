@@ -40,20 +40,28 @@ std::byte* SlotLease::data() const { return slot_->memory.data(); }
 std::shared_ptr<SlotPool> SlotPool::make(size_t slot_bytes, int warm) {
   check<std::invalid_argument>(slot_bytes > 0, "slot_bytes: expected at least 1, got 0");
   check<std::invalid_argument>(warm >= 0, "warm: expected at least 0, got ", warm);
-  return std::shared_ptr<SlotPool>(new SlotPool(slot_bytes, warm));
+  return std::shared_ptr<SlotPool>(new SlotPool(slot_bytes, warm), [](SlotPool* pool) {
+    if (pool->generation_ == fork_generation()) delete pool;
+  });
 }
 
 SlotPool::SlotPool(size_t slot_bytes, int warm)
     : warm_(warm), generation_(fork_generation()), slot_bytes_(slot_bytes) {
-  for (int i = 0; i < warm; ++i) free_.push_back(add_slot());
+  for (int i = 0; i < warm; ++i) free_.push_back(add_slot(std::make_unique<Slot>(slot_bytes)));
 }
 
 SlotPool::~SlotPool() = default;
 
-SlotPool::Slot* SlotPool::add_slot() {
-  slots_.push_back(std::make_unique<Slot>(slot_bytes_));
-  free_.reserve(slots_.capacity());
-  slots_.back()->index = slots_.size() - 1;
+std::unique_lock<std::mutex> SlotPool::locked() const {
+  check<std::runtime_error>(generation_ == fork_generation(),
+                            "this slot pool was made before fork() and belongs to the parent");
+  return std::unique_lock(mutex_);
+}
+
+SlotPool::Slot* SlotPool::add_slot(std::unique_ptr<Slot> slot) {
+  free_.reserve(slots_.size() + 1);
+  slot->index = slots_.size();
+  slots_.push_back(std::move(slot));
   return slots_.back().get();
 }
 
@@ -67,18 +75,28 @@ std::unique_ptr<SlotPool::Slot> SlotPool::remove_slot(Slot* slot) noexcept {
 }
 
 SlotLease SlotPool::acquire(size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock = locked();
+  if (bytes <= slot_bytes_ && !free_.empty()) {
+    Slot* slot = free_.back();
+    free_.pop_back();
+    return lease(slot);
+  }
+  // Mapped and faulted in (0.1-0.3 s per GB) with the lock let go, so that leases can return.
+  bytes = std::max(bytes, slot_bytes_);
+  lock.unlock();
+  auto fresh = std::make_unique<Slot>(bytes);
+  lock.lock();
+  Slot* slot = add_slot(std::move(fresh));
+  ++fresh_;
   if (bytes > slot_bytes_) {
     slot_bytes_ = bytes;
-    for (Slot* slot : free_) remove_slot(slot);
+    for (Slot* outgrown : free_) remove_slot(outgrown);
     free_.clear();
   }
-  if (free_.empty()) {
-    free_.push_back(add_slot());
-    ++fresh_;
-  }
-  Slot* slot = free_.back();
-  free_.pop_back();
+  return lease(slot);
+}
+
+SlotLease SlotPool::lease(Slot* slot) {
   slot->leases.store(1, std::memory_order_relaxed);
   peak_ = std::max(peak_, ++held_);
   if (++window_ == kWindow) {
@@ -102,19 +120,17 @@ void SlotPool::give_back(Slot* slot) noexcept {
   // stays.
   const int64_t wanted = std::max({warm_, peak_, last_peak_});
   if (static_cast<int64_t>(slots_.size()) <= wanted) return;
-  Slot* victim = free_.front();
-  free_.front() = free_.back();
-  free_.pop_back();
-  surplus = remove_slot(victim);
+  surplus = remove_slot(free_.front());  // the one that was returned longest ago
+  free_.erase(free_.begin());
 }
 
 size_t SlotPool::slot_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = locked();
   return slot_bytes_;
 }
 
 SlotPool::Stats SlotPool::stats() const {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = locked();
   return {static_cast<int64_t>(slots_.size()), held_, fresh_};
 }
 

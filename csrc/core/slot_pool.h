@@ -40,11 +40,12 @@ class SlotLease {
   Slot* slot_ = nullptr;
 };
 
-/// Slots of one size, each its own pre-faulted mapping. acquire() never waits: when every slot is
-/// held, a fresh one is made and counted. Slots beyond what was lately in use at once are given
-/// back to the system.
+/// Slots of one size, each its own pre-faulted mapping. acquire() never waits for a slot: when
+/// every one is held, a fresh one is made and counted. Slots beyond what was lately in use at once
+/// are given back to the system.
 ///
-/// All members may be called from any thread.
+/// All members may be called from any thread. In a forked child they throw std::runtime_error, and
+/// nothing is unmapped: the lists there may have been copied half changed.
 class SlotPool : public std::enable_shared_from_this<SlotPool> {
  public:
   /// `warm` slots are mapped and faulted in at once. Throws what Mapping throws.
@@ -54,7 +55,8 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   SlotPool& operator=(const SlotPool&) = delete;
 
   /// A slot of at least `bytes` that nobody else holds; its contents are whatever the last batch
-  /// left. Asking for more than slot_bytes() makes every slot from then on that large.
+  /// left. Asking for more than slot_bytes() makes every slot from then on that large. Throws what
+  /// Mapping throws; the pool is then as it was.
   SlotLease acquire(size_t bytes);
 
   /// The size of a slot, before rounding to pages.
@@ -70,12 +72,14 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
  private:
   friend class SlotLease;
   using Slot = SlotLease::Slot;
-  // Uses are counted over windows of this many acquisitions; a slot unused for two windows may go.
+  // Uses are counted over windows of this many acquisitions; a slot unused for a whole one may go.
   static constexpr int kWindow = 64;
 
   SlotPool(size_t slot_bytes, int warm);
+  std::unique_lock<std::mutex> locked() const;
+  SlotLease lease(Slot* slot);
   void give_back(Slot* slot) noexcept;
-  Slot* add_slot();
+  Slot* add_slot(std::unique_ptr<Slot> slot);
   std::unique_ptr<Slot> remove_slot(Slot* slot) noexcept;
 
   const int64_t warm_;
