@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kNap = std::chrono::milliseconds(50);  // the longest sleep between two looks
+constexpr auto kLongest = std::chrono::hours(1000);   // later deadlines might overflow the clock
 
 int64_t ns_since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
@@ -28,14 +29,23 @@ void pause() {
 #endif
 }
 
-/// Signals go to the threads that expect them, so that Ctrl-C interrupts the consumer; those that a
-/// fault in this thread raises must stay deliverable.
-void block_signals() {
-  sigset_t signals;
-  sigfillset(&signals);
-  for (int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}) sigdelset(&signals, fault);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-}
+/// Threads that are started while this lives take no signals, so that Ctrl-C interrupts the
+/// consumer; those that a fault in a thread raises stay deliverable there.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t signals;
+    sigfillset(&signals);
+    for (int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}) sigdelset(&signals, fault);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 }  // namespace
 
@@ -45,8 +55,7 @@ Feeder::Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPo
       pool_(std::move(pool)),
       options_(options),
       generation_(fork_generation()),
-      ring_(static_cast<size_t>(std::max(1, options.depth))),
-      threads_(std::make_unique<Threads>()) {
+      shared_(std::make_unique<Shared>(static_cast<size_t>(std::max(1, options.depth)))) {
   check<std::invalid_argument>(filler_ != nullptr, "filler: expected a filler, got null");
   check<std::invalid_argument>(pool_ != nullptr, "pool: expected a pool, got null");
   check<std::invalid_argument>(options_.threads >= 0, "threads: expected at least 0, got ",
@@ -54,9 +63,9 @@ Feeder::Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPo
   check<std::invalid_argument>(options_.depth >= 1, "depth: expected at least 1, got ",
                                options_.depth);
   (void)lay_out(filler_->fields(), 0);  // throws where there are too many fields
-  threads_->all.reserve(static_cast<size_t>(options_.threads));
+  const SignalsBlocked inherited;
   try {
-    for (int i = 0; i < options_.threads; ++i) threads_->all.emplace_back([this, i] { run(i); });
+    for (int i = 0; i < options_.threads; ++i) shared_->threads.emplace_back([this, i] { run(i); });
   } catch (...) {
     stop();
     throw;
@@ -65,24 +74,28 @@ Feeder::Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPo
 
 Feeder::~Feeder() {
   stop();
-  if (generation_ != fork_generation()) (void)threads_.release();
+  if (forked()) (void)shared_.release();
+}
+
+bool Feeder::forked() const { return generation_ != fork_generation(); }
+
+void Feeder::check_not_forked() const {
+  check<std::runtime_error>(
+      !forked(),
+      "this iterator was made before fork() and its threads are not in this process: make a "
+      "new one from the loader");
 }
 
 void Feeder::check_alive() const {
-  check<std::runtime_error>(
-      generation_ == fork_generation(),
-      "this iterator was made before fork() and its threads are not in this process: make a "
-      "new one from the loader");
+  check_not_forked();
   check<std::runtime_error>(!stopping_.load(std::memory_order_relaxed),
                             "this iterator has been closed");
 }
 
-// --- consumer
-// ---------------------------------------------------------------------------------------------------
+// --- consumer -----------------------------------------------------------------------------------
 
 Feeder::Job& Feeder::next_free_job(int64_t count) {
-  check_alive();
-  check<std::length_error>(!full(), "submit: expected fewer than ", ring_.size(),
+  check<std::length_error>(!full(), "submit: expected fewer than ", options_.depth,
                            " outstanding batches, got ", outstanding());
   Job& next = job(submitted_);
   if (static_cast<size_t>(count) > next.indices.capacity()) {
@@ -98,13 +111,20 @@ Feeder::Job& Feeder::next_free_job(int64_t count) {
 
 void Feeder::publish() {
   published_.store(++submitted_, std::memory_order_seq_cst);
-  // Waking a thread costs a system call, so it is put off until half of the ring wants filling.
+  wake_fillers_if_due();
+}
+
+void Feeder::wake_fillers_if_due() {
+  // Waking a thread costs a system call, so it is put off until half of the ring wants filling or
+  // no batch is left that is filled or being filled.
   const int64_t waiting = submitted_ - next_fill_.load(std::memory_order_relaxed);
-  if (2 * waiting > static_cast<int64_t>(ring_.size()) || waiting == outstanding()) wake_fillers();
+  if (waiting > 0 && (2 * waiting > options_.depth || waiting == outstanding())) wake_fillers();
 }
 
 void Feeder::submit(const int64_t* indices, int64_t count, const FieldPointers* memory) {
+  check_alive();
   check<std::logic_error>(!schedule_, "submit: expected a feeder that follows no schedule");
+  check<std::invalid_argument>(count >= 0, "count: expected at least 0, got ", count);
   Job& next = next_free_job(count);
   next.indices.assign(indices, indices + count);
   next.own_memory = memory != nullptr;
@@ -115,29 +135,34 @@ void Feeder::submit(const int64_t* indices, int64_t count, const FieldPointers* 
 void Feeder::follow(const Schedule& schedule) {
   check_alive();
   check<std::logic_error>(!schedule_ && submitted_ == 0, "follow: expected an unused feeder");
+  check<std::invalid_argument>(schedule.options().samples <= filler_->samples(),
+                               "schedule: expected at most ", filler_->samples(), " samples, got ",
+                               schedule.options().samples);
   schedule_.emplace(schedule);
   next_step_ = 0;
   while (!full() && next_step_ < schedule_->steps()) submit_step();
 }
 
 void Feeder::submit_step() {
-  const Schedule::Run run = schedule_->run(next_step_++);
+  const Schedule::Run run = schedule_->run(next_step_);
   Job& next = next_free_job(run.count);
+  ++next_step_;  // not before: the step is not lost where no memory was left for it
   // Positions travel; the filler turns them into samples, so that the consumer's turn stays short.
   for (int64_t i = 0; i < run.count; ++i) next.indices.push_back(run.begin + i);
   publish();
 }
 
 bool Feeder::ready() const {
-  return outstanding() == 0 || options_.threads == 0 ||
-         job(taken_).filled.load(std::memory_order_acquire);
+  return outstanding() == 0 || options_.threads == 0 || forked() ||
+         job(taken_).filled.load(std::memory_order_acquire) ||
+         stopping_.load(std::memory_order_relaxed);
 }
 
 bool Feeder::wait_ready(std::chrono::nanoseconds limit) {
   check_alive();
   if (ready()) return true;
   const Clock::time_point start = Clock::now();
-  ++waits_;
+  if (std::exchange(waited_for_, taken_) != taken_) ++waits_;
   int64_t not_begun = taken_;
   if (filler_->quick() &&
       next_fill_.compare_exchange_strong(not_begun, taken_ + 1, std::memory_order_relaxed)) {
@@ -149,9 +174,10 @@ bool Feeder::wait_ready(std::chrono::nanoseconds limit) {
   while (!ready() && Clock::now() - start < std::min<std::chrono::nanoseconds>(limit, kSpin))
     pause();
   if (!ready() && limit > kSpin) {
-    std::unique_lock lock(threads_->mutex);
+    const auto deadline = start + std::min<std::chrono::nanoseconds>(limit, kLongest);
+    std::unique_lock lock(shared_->mutex);
     consumer_sleeps_.store(true, std::memory_order_seq_cst);
-    threads_->done.wait_until(lock, start + limit, [&] {
+    shared_->done.wait_until(lock, deadline, [&] {
       return job(taken_).filled.load(std::memory_order_seq_cst) ||
              stopping_.load(std::memory_order_relaxed);
     });
@@ -171,34 +197,40 @@ Batch Feeder::take() {
     fill(oldest);
     wait_ns_ += ns_since(start);
   }
-  while (!wait_ready(kNap)) check_alive();
+  while (!wait_ready(kNap)) {
+  }
+  check_alive();  // stop() ends the wait, too
   ++taken_;
-  if (taken_ == static_cast<int64_t>(ring_.size())) {
+  if (taken_ == options_.depth) {
     warm_fresh_ = pool_->stats().fresh;
     allocations_ = 0;
   }
   Batch batch = std::move(oldest.batch);
   oldest.batch = Batch{};
   const std::exception_ptr error = std::exchange(oldest.error, nullptr);
-  if (schedule_ && next_step_ < schedule_->steps()) submit_step();
+  if (schedule_ && next_step_ < schedule_->steps()) {
+    submit_step();
+  } else {
+    wake_fillers_if_due();
+  }
   if (error) std::rethrow_exception(error);
   samples_ += batch.count;
   return batch;
 }
 
 Feeder::Stats Feeder::stats() const {
-  Stats stats{taken_,      samples_, 0, waits_, wait_ns_, fill_ns_.load(std::memory_order_relaxed),
-              allocations_};
-  if (taken_ >= static_cast<int64_t>(ring_.size()))
-    stats.native_allocations += pool_->stats().fresh - warm_fresh_;
+  check_not_forked();
+  Stats stats{taken_, samples_, 0, waits_, wait_ns_, fill_ns_.load(std::memory_order_relaxed), 0};
+  if (taken_ >= options_.depth) {
+    stats.native_allocations = allocations_ + pool_->stats().fresh - warm_fresh_;
+  }
   for (int64_t number = taken_; number < submitted_; ++number) {
     stats.ready += job(number).filled.load(std::memory_order_relaxed);
   }
   return stats;
 }
 
-// --- fillers
-// ----------------------------------------------------------------------------------------------------
+// --- fillers ------------------------------------------------------------------------------------
 
 void Feeder::fill(Job& job) noexcept {
   const Clock::time_point start = Clock::now();
@@ -230,12 +262,11 @@ void Feeder::fill(Job& job) noexcept {
 
 void Feeder::wake_fillers() {
   if (sleeping_fillers_.load(std::memory_order_seq_cst) == 0) return;
-  const std::lock_guard lock(threads_->mutex);
-  threads_->work.notify_one();
+  const std::lock_guard lock(shared_->mutex);
+  shared_->work.notify_one();
 }
 
 void Feeder::run(int thread_index) noexcept {
-  block_signals();
   pthread_setname_np(pthread_self(),
                      ("aegis-feed-" + std::to_string(thread_index)).substr(0, 15).c_str());
   Clock::time_point idle_since = Clock::now();
@@ -247,8 +278,8 @@ void Feeder::run(int thread_index) noexcept {
         wake_fillers();  // a colleague takes the next
       fill(job(mine));
       if (consumer_sleeps_.load(std::memory_order_seq_cst)) {
-        const std::lock_guard lock(threads_->mutex);
-        threads_->done.notify_one();
+        const std::lock_guard lock(shared_->mutex);
+        shared_->done.notify_one();
       }
       idle_since = Clock::now();
       continue;
@@ -257,9 +288,9 @@ void Feeder::run(int thread_index) noexcept {
       pause();
       continue;
     }
-    std::unique_lock lock(threads_->mutex);
+    std::unique_lock lock(shared_->mutex);
     sleeping_fillers_.fetch_add(1, std::memory_order_seq_cst);
-    threads_->work.wait(lock, [&] {
+    shared_->work.wait(lock, [&] {
       return next_fill_.load(std::memory_order_relaxed) <
                  published_.load(std::memory_order_seq_cst) ||
              stopping_.load(std::memory_order_relaxed);
@@ -269,16 +300,16 @@ void Feeder::run(int thread_index) noexcept {
 }
 
 void Feeder::stop() noexcept {
-  if (generation_ != fork_generation()) return;
+  if (forked()) return;
   const std::lock_guard one_at_a_time(stop_mutex_);
   {
-    const std::lock_guard lock(threads_->mutex);
+    const std::lock_guard lock(shared_->mutex);
     stopping_.store(true, std::memory_order_relaxed);
-    threads_->work.notify_all();
-    threads_->done.notify_all();
+    shared_->work.notify_all();
+    shared_->done.notify_all();
   }
-  for (std::thread& thread : threads_->all) thread.join();
-  threads_->all.clear();
+  for (std::thread& thread : shared_->threads) thread.join();
+  shared_->threads.clear();
 }
 
 }  // namespace aegis

@@ -39,8 +39,11 @@ struct FeederOptions {
 /// own.
 ///
 /// An exception in a filler travels with its batch and is thrown by take(); later batches are not
-/// affected. In a forked child every call but the destructor throws std::runtime_error, and the
-/// destructor leaves the threads' state alone, since the threads do not exist there.
+/// affected.
+///
+/// In a forked child, where the threads do not exist, submit(), follow(), wait_ready(), take() and
+/// stats() throw std::runtime_error; stop() and the destructor leave what the threads touched
+/// alone.
 class Feeder {
  public:
   /// Slots come from `pool`, which may be shared by feeders. Throws std::invalid_argument where an
@@ -55,30 +58,35 @@ class Feeder {
   /// has the start of the caller's memory for each field, which must live until the batch is taken
   /// or the feeder is stopped. Throws std::length_error when `depth` batches are outstanding. A
   /// sample outside the data set is reported by take() as std::out_of_range, in this batch's turn.
+  /// Throws std::invalid_argument for a negative count.
   void submit(const int64_t* indices, int64_t count, const FieldPointers* memory = nullptr);
 
   /// The batches of `schedule` are asked for as room appears: take() keeps `depth` of them
-  /// outstanding. Once, and instead of submit(): throws std::logic_error otherwise.
+  /// outstanding. Once, and instead of submit(): throws std::logic_error otherwise. Throws
+  /// std::invalid_argument where the schedule has more samples than the data set.
   void follow(const Schedule& schedule);
 
   /// Batches asked for and not taken.
   int64_t outstanding() const { return submitted_ - taken_; }
   int64_t taken() const { return taken_; }
-  bool full() const { return outstanding() == static_cast<int64_t>(ring_.size()); }
+  bool full() const { return outstanding() == options_.depth; }
 
-  /// Whether take() would return at once. True also where take() would throw.
+  /// Whether take() would return at once. True also where take() would throw: with nothing
+  /// outstanding, after stop() and in a forked child.
   bool ready() const;
 
-  /// Waits until ready() or until `limit` has passed, and returns ready(). A batch that
-  /// no thread has begun is filled here when the filler is quick(). Otherwise spins for at most
-  /// 50 µs, then sleeps.
+  /// Waits until ready() or until `limit` has passed, and returns ready(). A batch that no thread
+  /// has begun is filled here when the filler is quick(). Otherwise spins for at most 50 µs, then
+  /// sleeps. Throws std::runtime_error after stop(), but not when stop() comes while it waits.
   bool wait_ready(std::chrono::nanoseconds limit);
 
   /// The oldest outstanding batch, or the exception its filling ended in. Waits for it. Throws
   /// std::out_of_range where nothing is outstanding and std::runtime_error after stop().
   Batch take();
 
-  /// Ends the threads and joins them. Batches not taken are dropped. Idempotent.
+  /// Ends the threads and joins them, which takes until the batches being filled are done. Batches
+  /// not taken are dropped; their slots return when the feeder is destroyed. Idempotent. Not for a
+  /// filler to call.
   void stop() noexcept;
 
   const BatchFiller& filler() const { return *filler_; }
@@ -88,7 +96,7 @@ class Feeder {
     int64_t batches;             ///< taken
     int64_t samples;             ///< in them
     int64_t ready;               ///< filled and not taken
-    int64_t waits;               ///< times the consumer found its batch not ready
+    int64_t waits;               ///< batches that the consumer found not ready
     int64_t wait_ns;             ///< time it spent waiting, inline filling included
     int64_t fill_ns;             ///< time spent filling, summed over threads
     int64_t native_allocations;  ///< since the first `depth` batches: fresh slots, and lists of
@@ -105,11 +113,27 @@ class Feeder {
     std::atomic<bool> filled{false};  // release by the filler, acquire by the consumer
   };
 
-  Job& job(int64_t number) { return ring_[static_cast<size_t>(number) % ring_.size()]; }
-  const Job& job(int64_t number) const { return ring_[static_cast<size_t>(number) % ring_.size()]; }
+  // What a forked child must not destroy: a job may have been copied half written, and destroying a
+  // condition variable waits for the threads that sleep on it.
+  struct Shared {
+    explicit Shared(size_t depth) : ring(depth) {}
+
+    std::vector<Job> ring;
+    std::mutex mutex;  // for sleeping only: guards no data but orders the flags against the waits
+    std::condition_variable work;  // fillers sleep here
+    std::condition_variable done;  // and the consumer here
+    std::vector<std::thread> threads;
+  };
+
+  Job& job(int64_t number) const {
+    return shared_->ring[static_cast<size_t>(number) % shared_->ring.size()];
+  }
+  bool forked() const;
+  void check_not_forked() const;
   void check_alive() const;
   Job& next_free_job(int64_t count);
   void publish();
+  void wake_fillers_if_due();
   void submit_step();
   void fill(Job& job) noexcept;
   void run(int thread_index) noexcept;
@@ -120,7 +144,7 @@ class Feeder {
   const FeederOptions options_;
   const uint64_t generation_;  // fork_generation() at construction
 
-  std::vector<Job> ring_;
+  std::unique_ptr<Shared> shared_;
 
   // Owned by the consumer.
   std::optional<Schedule> schedule_;
@@ -128,6 +152,7 @@ class Feeder {
   int64_t taken_ = 0;
   int64_t samples_ = 0;
   int64_t waits_ = 0;
+  int64_t waited_for_ = -1;  // the batch that waits_ counted last
   int64_t wait_ns_ = 0;
   int64_t allocations_ = 0;
   int64_t warm_fresh_ = 0;  // the pool's fresh slots when warm-up ended
@@ -145,17 +170,6 @@ class Feeder {
   alignas(64) std::atomic<int64_t> next_fill_{0};
   alignas(64) std::atomic<int64_t> fill_ns_{0};
 
-  /// The threads and what they sleep on. Left alone, as a whole, in a forked child: a std::thread
-  /// there names a thread that is not, and destroying a condition variable waits for sleepers that
-  /// will never leave it.
-  struct Threads {
-    // For sleeping only: guards no data but orders the flags below against the waits.
-    std::mutex mutex;
-    std::condition_variable work;
-    std::condition_variable done;
-    std::vector<std::thread> all;
-  };
-  std::unique_ptr<Threads> threads_;
   std::atomic<int> sleeping_fillers_{0};
   std::atomic<bool> consumer_sleeps_{false};
   std::atomic<bool> stopping_{false};
