@@ -15,18 +15,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How long a thread looks again before it sleeps. It yields in between: the kernel likes to place a
+// woken thread on its waker's CPU, where a spinning waker would keep it from running.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr auto kNap = std::chrono::milliseconds(50);  // the longest sleep between two looks
 constexpr auto kLongest = std::chrono::hours(1000);   // later deadlines might overflow the clock
 
 int64_t ns_since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-}
-
-void pause() {
-#if AEGIS_X86
-  __builtin_ia32_pause();
-#endif
 }
 
 /// Threads that are started while this lives take no signals, so that Ctrl-C interrupts the
@@ -172,7 +168,7 @@ bool Feeder::wait_ready(std::chrono::nanoseconds limit) {
     wake_fillers();
   }
   while (!ready() && Clock::now() - start < std::min<std::chrono::nanoseconds>(limit, kSpin))
-    pause();
+    std::this_thread::yield();
   if (!ready() && limit > kSpin) {
     const auto deadline = start + std::min<std::chrono::nanoseconds>(limit, kLongest);
     std::unique_lock lock(shared_->mutex);
@@ -285,7 +281,7 @@ void Feeder::run(int thread_index) noexcept {
       continue;
     }
     if (Clock::now() - idle_since < kSpin) {
-      pause();
+      std::this_thread::yield();
       continue;
     }
     std::unique_lock lock(shared_->mutex);
