@@ -162,7 +162,7 @@ bool Feeder::wait_ready(std::chrono::nanoseconds limit) {
   int64_t not_begun = taken_;
   if (filler_->quick() &&
       next_fill_.compare_exchange_strong(not_begun, taken_ + 1, std::memory_order_relaxed)) {
-    wake_fillers();  // for the batches behind it
+    wake_fillers_if_due();  // for the batches behind it
     fill(job(taken_));
   } else {
     wake_fillers();
