@@ -73,6 +73,8 @@ aegis_simt_test(convert plain)
 aegis_simt_test(example_kernels)
 # The library's CUDA kernels, each against its scalar oracle.
 aegis_simt_test(extract_batch)
+aegis_simt_test(gather_records)
+aegis_simt_test(gather_records_scaled)
 
 # The program that also runs on GPUs, here on the executor.
 set_source_files_properties(tests/simt/hardware.cu PROPERTIES LANGUAGE CXX)

@@ -2,13 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
-#ifdef __CUDACC__
-#define AEGIS_HOST_DEVICE __host__ __device__
-#else
-#define AEGIS_HOST_DEVICE
-#endif
+#include "kernels/convert.h"
+#include "kernels/host_device.h"
 
 namespace aegis::kernels {
 
@@ -22,9 +18,7 @@ AEGIS_HOST_DEVICE inline Out scale_value(uint8_t value, float scale, float bias)
   if constexpr (sizeof(Out) == 4) {
     return scaled;
   } else {
-    uint32_t bits;
-    memcpy(&bits, &scaled, sizeof bits);
-    return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    return float_to_bfloat16(scaled);
   }
 }
 

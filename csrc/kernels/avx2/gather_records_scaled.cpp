@@ -2,8 +2,9 @@
 
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "kernels/gather_rows.h"
-#include "kernels/scale_value.h"
 
 namespace aegis::kernels::avx2 {
 namespace {
@@ -34,12 +35,22 @@ struct Scale {
     kStream ? stream(out, values) : store(out, values);
   }
 
+  /// Fewer than eight values, by way of memory that holds eight.
+  template <class Out>
+  static void rest(const uint8_t* values, Out* out, int64_t count, __m256 scale, __m256 bias) {
+    uint8_t eight[8] = {};
+    std::memcpy(eight, values, static_cast<size_t>(count));
+    Out result[8];
+    store(result, scaled(eight, scale, bias));
+    std::memcpy(out, result, static_cast<size_t>(count) * sizeof(Out));
+  }
+
   template <class Out>
   static void channel(const uint8_t* values, Out* out, int64_t count, float scale, float bias) {
     const __m256 a = _mm256_set1_ps(scale), b = _mm256_set1_ps(bias);
     int64_t i = 0;
     for (; i + 8 <= count; i += 8) put(out + i, scaled(values + i, a, b));
-    for (; i < count; ++i) out[i] = scale_value<Out>(values[i], scale, bias);
+    if (i < count) rest(values + i, out + i, count - i, a, b);
   }
 
   template <class Out>
@@ -49,7 +60,11 @@ struct Scale {
     for (; i + 8 <= count; i += 8) {
       put(out + i, scaled(values + i, _mm256_loadu_ps(scale + i), _mm256_loadu_ps(bias + i)));
     }
-    for (; i < count; ++i) out[i] = scale_value<Out>(values[i], scale[i], bias[i]);
+    if (i == count) return;
+    float a[8] = {}, b[8] = {};
+    std::memcpy(a, scale + i, static_cast<size_t>(count - i) * sizeof(float));
+    std::memcpy(b, bias + i, static_cast<size_t>(count - i) * sizeof(float));
+    rest(values + i, out + i, count - i, _mm256_loadu_ps(a), _mm256_loadu_ps(b));
   }
 };
 

@@ -10,8 +10,7 @@ namespace {
 template <class Word>
 void launch_in_words(const GatherRecords& job, int64_t rows, CUstream_st* stream) {
   const RowGrid shape(job.batch, job.row_bytes / static_cast<int64_t>(sizeof(Word)));
-  gather_records<Word><<<shape.grid, shape.block, 0, stream>>>(job, rows);
-  check_launch("gather_records");
+  launch("gather_records", gather_records<Word>, shape.grid, shape.block, 0, stream, job, rows);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // gather_records on the GPU: one thread a word, a block takes several rows where they are short.
 #pragma once
 
+#include "kernels/cuda/simt.cuh"
 #include "kernels/gather_records.h"
 
 namespace aegis::kernels::cuda {

@@ -12,8 +12,8 @@ void launch_gather_records_scaled(const GatherRecordsScaled<Out>& job, int64_t r
   const int64_t lines = job.batch * job.channels;
   if (lines == 0 || job.channel_size == 0) return;
   const RowGrid shape(lines, job.channel_size);
-  gather_records_scaled<Out><<<shape.grid, shape.block, 0, stream>>>(job, rows);
-  check_launch("gather_records_scaled");
+  launch("gather_records_scaled", gather_records_scaled<Out>, shape.grid, shape.block, 0, stream,
+         job, rows);
 }
 
 #define AEGIS_INSTANTIATE(Out)                                                         \

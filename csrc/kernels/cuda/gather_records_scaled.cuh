@@ -2,6 +2,7 @@
 // are short.
 #pragma once
 
+#include "kernels/cuda/simt.cuh"
 #include "kernels/gather_records_scaled.h"
 #include "kernels/scale_value.h"
 
