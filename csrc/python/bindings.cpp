@@ -31,4 +31,5 @@ PYBIND11_MODULE(_C, m) {
   aegis::bind_arena(m);
   aegis::bind_store(m);
   aegis::bind_feeder(m);
+  aegis::bind_slots(m);
 }

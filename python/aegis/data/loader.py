@@ -15,8 +15,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from aegis import _C
+from aegis.data.collate import TransportCounts
 from aegis.data.native import NativeIter, native_filler
 from aegis.data.order import IndexOrder, Progress, SeededSampler
+from aegis.data.slots import SlotArena
 from aegis.data.state import make_state, restore
 from aegis.data.token_dataset import TokenDataset
 from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
@@ -31,8 +33,12 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     Over a :class:`~aegis.TokenDataset` with torch's default collation, C++ threads write the batches ahead of the
     consumer into a ring of pre-faulted, 64-byte-aligned slots: ``num_workers`` is the number of threads (0 fills in
-    the calling thread) and ``prefetch_factor`` the slots per thread. Any other data set, or a ``collate_fn`` of the
-    user's, is loaded by torch itself. :attr:`path` says which way and why.
+    the calling thread) and ``prefetch_factor`` the slots per thread.
+
+    Any other data set is loaded by torch's own machinery, with the large tensors of a batch in reused, pre-faulted
+    slots: in this process as ``default_collate`` stacks them, with worker processes whatever makes them. That needs no
+    ``/dev/shm`` and no file descriptor per tensor. With ``pin_memory``, batches of workers are copied into memory of
+    torch's pinned allocator as they are asked for, without a thread. :attr:`path` says which way and why.
 
     Takes every argument of torch's class, with its defaults, errors and guards, and these by keyword:
 
@@ -44,7 +50,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
             ``torch.distributed`` when that is initialised, else 0 of 1. ``batch_size`` counts per rank.
         reuse: batches alias the ring: one stays valid until the batch after the next is asked for. By default a
             slot is written again only when the last tensor over it (views, NumPy arrays and what autograd saved
-            included) is gone, and when all slots are held a fresh one is made.
+            included) is gone, and when all slots are held a fresh one is made. Has an effect on the native path alone.
 
     Batches have the structure that torch returns: over tokens a list ``[inputs, targets]`` of fresh int64 tensors.
     Epochs advance by themselves, one for each ``iter()``; :meth:`set_epoch` chooses one. Batches are always in order,
@@ -86,6 +92,10 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self._order: IndexOrder | None = None
         self._pool: _C.SlotPool | None = None
         self._totals: dict[str, float] = {}  # of iterators that are closed
+        self._counts = TransportCounts()
+        self._lanes: list[_C.SlotLane] = []  # for batches collated in this process
+        self._arenas: weakref.WeakSet[SlotArena] = weakref.WeakSet()  # for those of worker processes
+        self._idle_arenas: list[SlotArena] = []  # of these, such as no iterator uses
         self._iterators: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
         self._closed = False
         self._faults_at_start = _page_faults()
@@ -155,15 +165,20 @@ class FlatArenaDataLoader(DataLoader[Any]):
         return sampler, torch.Generator().manual_seed(self.seed)
 
     def _choose_path(self) -> tuple[_C.BatchFiller | None, str]:
-        if self.collate_fn is not default_collate:
-            why = "collate_fn" if self._auto_collation else "batch_size=None"
-            return None, f"torch: {why} asks for samples one by one"
-        filler = native_filler(self.dataset)
         kind = type(self.dataset).__name__
-        if filler is None:
-            return None, f"torch: the samples of a {kind} are made by Python"
-        writer = f"{self.num_workers} filler thread(s)" if self.num_workers else "the calling thread"
-        return filler, f"native: batches of a {kind} are written by {writer}"
+        filler = native_filler(self.dataset) if self.collate_fn is default_collate else None
+        if filler is not None:
+            writer = f"{self.num_workers} filler thread(s)" if self.num_workers else "the calling thread"
+            return filler, f"native: batches of a {kind} are written by {writer}"
+        if self.num_workers > 0:
+            return (
+                None,
+                f"arena: batches of a {kind} come through shared slots from {self.num_workers} worker process(es)",
+            )
+        if self.collate_fn is default_collate:
+            return None, f"arena: large tensors of a {kind} are collated into reused slots by the calling thread"
+        why = "collate_fn" if self._auto_collation else "batch_size=None"
+        return None, f"torch: with {why} in the calling thread, batches are not collated by this loader"
 
     def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
         given = {"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context}
@@ -174,7 +189,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     @property
     def path(self) -> str:
-        """Which way batches come, and why: starts with "native" or "torch"."""
+        """Which way batches come, and why: starts with "native", "arena" or "torch"."""
         return self._why
 
     # --- iteration ---------------------------------------------------------------------------------------------
@@ -249,12 +264,18 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def stats(self) -> dict[str, float]:
         """Counters since construction; times in seconds, sizes in bytes.
 
-        ``batches, samples, tokens, bytes`` delivered; ``waits, wait_seconds``: how often and how long ``next()`` waited
-        (filling in the calling thread included); ``fill_seconds`` summed over threads; ``ready``: batches filled and
-        not taken; ``slots, held_slots, fresh_slots``: mapped, leased, and made because all others were held;
-        ``native_allocations`` after the ring's first round; ``minor_faults, major_faults`` of the whole process;
-        ``tail_tokens`` and ``dropped_samples`` that an epoch never delivers. Counters that only threads keep are
-        absent where torch loads.
+        Everywhere: ``minor_faults, major_faults`` of this process; ``slots, held_slots, fresh_slots``: mapped, leased,
+        and made because no other was free and large enough.
+
+        On the native path: ``batches, samples, tokens, bytes`` delivered; ``waits, wait_seconds``: how often and how
+        long ``next()`` waited (filling in the calling thread included); ``fill_seconds`` summed over threads;
+        ``ready``: batches filled and not taken; ``native_allocations`` after the ring's first round; ``tail_tokens``
+        and ``dropped_samples`` that an epoch never delivers.
+
+        On the arena path: ``slot_batches``, of which large tensors lie in slots; ``small_batches``, which had none;
+        ``torch_batches``, some tensor of which was left to torch (ragged, sparse, a subclass, on another device,
+        requiring grad, shared already); ``no_memory``: batches for which a slot could not be had; ``slot_bytes`` of
+        all slots together.
         """
         totals = dict(self._totals)
         for iterator in list(self._iterators):
@@ -268,11 +289,18 @@ class FlatArenaDataLoader(DataLoader[Any]):
             totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
             totals["bytes"] = totals.get("samples", 0) * self._filler.batch_bytes(1)
             totals["tail_tokens"] = self.dataset.tail_tokens
+        else:
+            totals.update(vars(self._counts))
         if isinstance(self.sampler, SeededSampler):
             totals["dropped_samples"] = self.sampler.schedule(0).dropped
         if self._pool is not None:
             pool = self._pool.stats()
             totals.update(slots=pool["slots"], held_slots=pool["held"], fresh_slots=pool["fresh"])
+        if self._filler is None:
+            lanes = [lane.stats() for lane in self._lanes]
+            lanes += [lane for arena in list(self._arenas) for lane in arena.stats()]
+            keys = {"slots": "slots", "held_slots": "held", "fresh_slots": "fresh", "slot_bytes": "bytes"}
+            totals.update({name: sum(lane[key] for lane in lanes) for name, key in keys.items()})
         return totals
 
     def close(self) -> None:
@@ -285,6 +313,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
                 iterator._shutdown_workers()
         self._iterator = None
         self._pool = None
+        self._lanes.clear()
+        self._idle_arenas.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         """A loader travels without its threads, slots and counters; data files are opened again where it arrives."""

@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.dlpack import from_dlpack
 
 from aegis import _C
+from aegis.data.dtypes import DTYPES
 from aegis.data.order import SeededSampler, index_batches
 from aegis.data.token_dataset import TokenDataset
 from aegis.data.torch_iter import draws_of
@@ -23,15 +24,6 @@ if TYPE_CHECKING:
     from aegis.data.loader import FlatArenaDataLoader
 
 __all__ = ["NativeIter", "native_filler"]
-
-# By DLPack's type code and width.
-_DTYPES = {
-    **{(0, 8 * dtype.itemsize): dtype for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)},
-    **{(1, 8 * dtype.itemsize): dtype for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)},
-    **{(2, 8 * dtype.itemsize): dtype for dtype in (torch.float16, torch.float32, torch.float64)},
-    (4, 16): torch.bfloat16,
-    (6, 8): torch.bool,
-}
 
 _live: weakref.WeakSet[NativeIter] = weakref.WeakSet()
 

@@ -1,0 +1,192 @@
+#include "core/slot_lane.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "core/check.h"
+#include "core/fork.h"
+
+namespace aegis {
+
+SlotLane::Slot::Slot(std::shared_ptr<SharedFile> file, uint64_t offset, size_t bytes)
+    : generation_(fork_generation()), file_(std::move(file)), offset_(offset), bytes_(bytes) {
+  if (file_ == nullptr) memory_ = Mapping(bytes);
+}
+
+SlotLane::Slot::~Slot() {
+  if (file_ != nullptr && generation_ == fork_generation()) file_->discard(offset_, bytes_);
+}
+
+std::byte* SlotLane::Slot::data() {
+  if (memory_.data() == nullptr) memory_ = file_->map(offset_, bytes_);
+  return memory_.data();
+}
+
+std::shared_ptr<SlotLane> SlotLane::make(std::shared_ptr<SharedFile> file) {
+  return std::shared_ptr<SlotLane>(new SlotLane(std::move(file)));
+}
+
+SlotLane::SlotLane(std::shared_ptr<SharedFile> file)
+    : file_(std::move(file)), generation_(fork_generation()) {}
+
+SlotLane::Owned SlotLane::make_slot(size_t bytes) {
+  bytes = round_up(bytes, page_size());
+  return add_slot(file_ == nullptr ? 0 : file_->reserve(bytes), bytes);
+}
+
+SlotLane::Owned SlotLane::add_slot(uint64_t offset, size_t bytes) {
+  Owned slot(new Slot(file_, offset, bytes));
+  free_.reserve(static_cast<size_t>(slots_) + 1);
+  if (file_ != nullptr) ranges_[offset] = bytes;
+  ++slots_;
+  ++fresh_;
+  bytes_ += static_cast<int64_t>(bytes);
+  return slot;
+}
+
+void SlotLane::forget(const Slot& slot) noexcept {
+  ranges_.erase(slot.offset_);
+  --slots_;
+  bytes_ -= static_cast<int64_t>(slot.bytes_);
+}
+
+SlotLane::Owned SlotLane::find_free(size_t bytes) noexcept {
+  const auto found = std::find_if(free_.rbegin(), free_.rend(),
+                                  [&](const Owned& slot) { return slot->bytes() >= bytes; });
+  if (found == free_.rend()) return nullptr;
+  Owned slot = std::move(*found);
+  free_.erase(std::next(found).base());
+  return slot;
+}
+
+void SlotLane::count_held() noexcept {
+  peak_ = std::max(peak_, ++held_);
+  if (++window_ == kWindow) {
+    window_ = 0;
+    last_peak_ = std::exchange(peak_, held_);
+  }
+}
+
+bool SlotLane::fits(const Slot& slot) const noexcept {
+  return need_ == 0 || (slot.bytes() >= need_ && slot.bytes() <= 2 * fresh_bytes() + kSlack);
+}
+
+std::vector<SlotLane::Owned> SlotLane::count_need(size_t bytes) {
+  std::vector<Owned> surplus;
+  surplus.reserve(free_.size());
+  history_[noted_++ % kHistory] = bytes;
+  size_t largest = 0, second = 0;
+  for (size_t size : history_) {
+    second = std::max(second, std::min(size, largest));
+    largest = std::max(size, largest);
+  }
+  const size_t before = std::exchange(need_, noted_ == 1 ? largest : second);
+  headroom_ = noted_ == 1 || largest == second ? 0 : need_ / 8;
+  if (need_ == before) return surplus;
+  std::erase_if(free_, [&](Owned& slot) {
+    if (fits(*slot)) return false;
+    forget(*slot);
+    surplus.push_back(std::move(slot));
+    return true;
+  });
+  return surplus;
+}
+
+// In the members below, slots that go are destroyed after the lock is let go: that takes system
+// calls of milliseconds. Leases are made without it, for they return the slot where they fail.
+
+SlotLane::Lease SlotLane::lease(Owned slot) {
+  const auto back = [lane = weak_from_this(), generation = generation_](Slot* held) {
+    if (generation != fork_generation()) return;
+    Owned owned(held);
+    if (const auto found = lane.lock()) found->give_back(std::move(owned));
+  };
+  return Lease(slot.release(), back);
+}
+
+void SlotLane::note(size_t bytes) {
+  check<std::invalid_argument>(bytes > 0, "bytes: expected at least 1, got 0");
+  std::vector<Owned> surplus;
+  const std::lock_guard lock(mutex_);
+  surplus = count_need(bytes);
+}
+
+SlotLane::Lease SlotLane::acquire(size_t bytes) {
+  check<std::invalid_argument>(bytes > 0, "bytes: expected at least 1, got 0");
+  std::vector<Owned> surplus;
+  Owned slot;
+  {
+    const std::lock_guard lock(mutex_);
+    surplus = count_need(bytes);
+    slot = find_free(bytes);
+    if (slot == nullptr) slot = make_slot(std::max(bytes, fresh_bytes()));
+    count_held();
+  }
+  return lease(std::move(slot));
+}
+
+SlotLane::Lease SlotLane::lend() {
+  Owned slot;
+  {
+    const std::lock_guard lock(mutex_);
+    if (need_ == 0) return nullptr;
+    slot = find_free(need_);
+    if (slot == nullptr) slot = make_slot(fresh_bytes());
+    count_held();
+  }
+  return lease(std::move(slot));
+}
+
+SlotLane::Lease SlotLane::adopt(uint64_t offset, size_t bytes) {
+  const bool known = file_ != nullptr && bytes > 0 && bytes % page_size() == 0 &&
+                     offset % page_size() == 0 && offset >= SharedFile::first() &&
+                     offset < file_->reserved() && bytes <= file_->reserved() - offset;
+  check<std::invalid_argument>(known, "slot: expected whole reserved pages of the shared file, got ",
+                               bytes, " bytes at ", offset);
+  Owned slot;
+  {
+    const std::lock_guard lock(mutex_);
+    slot = add_slot(offset, bytes);
+    count_held();
+  }
+  return lease(std::move(slot));
+}
+
+void SlotLane::give_back(Owned slot) noexcept {
+  Owned surplus;
+  const std::lock_guard lock(mutex_);
+  --held_;
+  if (!fits(*slot)) {
+    forget(*slot);
+    surplus = std::move(slot);
+    return;
+  }
+  free_.push_back(std::move(slot));
+  // One slot a call: the cost of a large release is spread, and a slot that is needed again soon
+  // stays.
+  if (slots_ <= std::max(peak_, last_peak_)) return;
+  surplus = std::move(free_.front());
+  free_.erase(free_.begin());
+  forget(*surplus);
+}
+
+void SlotLane::drop_free() {
+  std::vector<Owned> surplus;
+  const std::lock_guard lock(mutex_);
+  surplus.reserve(free_.capacity());
+  for (const Owned& slot : free_) forget(*slot);
+  std::swap(free_, surplus);
+}
+
+SlotLane::Stats SlotLane::stats() const {
+  const std::lock_guard lock(mutex_);
+  return {slots_, held_, fresh_, static_cast<int64_t>(fresh_bytes()), bytes_};
+}
+
+std::map<uint64_t, size_t> SlotLane::ranges() const {
+  const std::lock_guard lock(mutex_);
+  return ranges_;
+}
+
+}  // namespace aegis
