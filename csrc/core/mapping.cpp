@@ -87,8 +87,8 @@ Mapping::Mapping(size_t bytes, MappingOptions options) {
 
 Mapping Mapping::of_file(int fd, uint64_t offset, size_t bytes) {
   check<std::invalid_argument>(bytes > 0, "bytes: expected at least 1, got 0");
-  void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                     static_cast<off_t>(offset));
+  void* found =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
   check<std::runtime_error>(found != MAP_FAILED, "could not map ", bytes,
                             " bytes of shared memory: ", std::strerror(errno));
   Mapping mapping;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "core/check.h"
@@ -15,20 +16,33 @@ SlotLane::Slot::Slot(std::shared_ptr<SharedFile> file, uint64_t offset, size_t b
 }
 
 SlotLane::Slot::~Slot() {
-  if (file_ != nullptr && generation_ == fork_generation()) file_->discard(offset_, bytes_);
+  if (file_ == nullptr || generation_ != fork_generation() || seen()) return;
+  file_->discard(offset_, bytes_);
+}
+
+bool SlotLane::Slot::seen() const noexcept {
+  return seen_for_ever_ || std::any_of(children_.begin(), children_.end(),
+                                       [](const auto& child) { return !child->ended(); });
 }
 
 std::byte* SlotLane::Slot::data() {
+  exposed_.store(true, std::memory_order_relaxed);
   if (memory_.data() == nullptr) memory_ = file_->map(offset_, bytes_);
   return memory_.data();
 }
 
 std::shared_ptr<SlotLane> SlotLane::make(std::shared_ptr<SharedFile> file) {
-  return std::shared_ptr<SlotLane>(new SlotLane(std::move(file)));
+  std::shared_ptr<SlotLane> lane(new SlotLane(std::move(file)));
+  if (lane->file_ != nullptr) lane->listen();
+  return lane;
 }
 
 SlotLane::SlotLane(std::shared_ptr<SharedFile> file)
     : file_(std::move(file)), generation_(fork_generation()) {}
+
+SlotLane::~SlotLane() {
+  if (file_ != nullptr) stop_listening();
+}
 
 SlotLane::Owned SlotLane::make_slot(size_t bytes) {
   bytes = round_up(bytes, page_size());
@@ -38,7 +52,8 @@ SlotLane::Owned SlotLane::make_slot(size_t bytes) {
 SlotLane::Owned SlotLane::add_slot(uint64_t offset, size_t bytes) {
   Owned slot(new Slot(file_, offset, bytes));
   free_.reserve(static_cast<size_t>(slots_) + 1);
-  if (file_ != nullptr) ranges_[offset] = bytes;
+  quarantine_.reserve(static_cast<size_t>(slots_) + 1);
+  if (file_ != nullptr) shared_[offset] = slot.get();
   ++slots_;
   ++fresh_;
   bytes_ += static_cast<int64_t>(bytes);
@@ -46,7 +61,7 @@ SlotLane::Owned SlotLane::add_slot(uint64_t offset, size_t bytes) {
 }
 
 void SlotLane::forget(const Slot& slot) noexcept {
-  ranges_.erase(slot.offset_);
+  shared_.erase(slot.offset_);
   --slots_;
   bytes_ -= static_cast<int64_t>(slot.bytes_);
 }
@@ -69,6 +84,7 @@ void SlotLane::count_held() noexcept {
 }
 
 bool SlotLane::fits(const Slot& slot) const noexcept {
+  if (closed_) return false;
   return need_ == 0 || (slot.bytes() >= need_ && slot.bytes() <= 2 * fresh_bytes() + kSlack);
 }
 
@@ -97,12 +113,9 @@ std::vector<SlotLane::Owned> SlotLane::count_need(size_t bytes) {
 // calls of milliseconds. Leases are made without it, for they return the slot where they fail.
 
 SlotLane::Lease SlotLane::lease(Owned slot) {
-  const auto back = [lane = weak_from_this(), generation = generation_](Slot* held) {
-    if (generation != fork_generation()) return;
-    Owned owned(held);
-    if (const auto found = lane.lock()) found->give_back(std::move(owned));
-  };
-  return Lease(slot.release(), back);
+  return Lease(slot.release(), [lane = shared_from_this()](Slot* held) {
+    if (lane->generation_ == fork_generation()) lane->give_back(Owned(held));
+  });
 }
 
 void SlotLane::note(size_t bytes) {
@@ -119,6 +132,7 @@ SlotLane::Lease SlotLane::acquire(size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     surplus = count_need(bytes);
+    end_quarantine(surplus);
     slot = find_free(bytes);
     if (slot == nullptr) slot = make_slot(std::max(bytes, fresh_bytes()));
     count_held();
@@ -127,10 +141,12 @@ SlotLane::Lease SlotLane::acquire(size_t bytes) {
 }
 
 SlotLane::Lease SlotLane::lend() {
+  std::vector<Owned> surplus;
   Owned slot;
   {
     const std::lock_guard lock(mutex_);
     if (need_ == 0) return nullptr;
+    end_quarantine(surplus);
     slot = find_free(need_);
     if (slot == nullptr) slot = make_slot(fresh_bytes());
     count_held();
@@ -142,7 +158,8 @@ SlotLane::Lease SlotLane::adopt(uint64_t offset, size_t bytes) {
   const bool known = file_ != nullptr && bytes > 0 && bytes % page_size() == 0 &&
                      offset % page_size() == 0 && offset >= SharedFile::first() &&
                      offset < file_->reserved() && bytes <= file_->reserved() - offset;
-  check<std::invalid_argument>(known, "slot: expected whole reserved pages of the shared file, got ",
+  check<std::invalid_argument>(known,
+                               "slot: expected whole reserved pages of the shared file, got ",
                                bytes, " bytes at ", offset);
   Owned slot;
   {
@@ -157,24 +174,79 @@ void SlotLane::give_back(Owned slot) noexcept {
   Owned surplus;
   const std::lock_guard lock(mutex_);
   --held_;
+  slot->exposed_.store(false, std::memory_order_relaxed);
+  if (slot->seen()) {
+    quarantine_.push_back(std::move(slot));
+  } else {
+    surplus = recycle(std::move(slot));
+  }
+}
+
+SlotLane::Owned SlotLane::recycle(Owned slot) noexcept {
+  slot->children_.clear();
   if (!fits(*slot)) {
     forget(*slot);
-    surplus = std::move(slot);
-    return;
+    return slot;
   }
   free_.push_back(std::move(slot));
   // One slot a call: the cost of a large release is spread, and a slot that is needed again soon
   // stays.
-  if (slots_ <= std::max(peak_, last_peak_)) return;
-  surplus = std::move(free_.front());
+  const int64_t quarantined = static_cast<int64_t>(quarantine_.size());
+  if (slots_ - quarantined <= std::max(peak_, last_peak_)) return nullptr;
+  Owned oldest = std::move(free_.front());
   free_.erase(free_.begin());
-  forget(*surplus);
+  forget(*oldest);
+  return oldest;
+}
+
+void SlotLane::end_quarantine(std::vector<Owned>& surplus) {
+  surplus.reserve(surplus.size() + quarantine_.size());
+  for (size_t i = 0; i < quarantine_.size();) {
+    if (quarantine_[i]->seen()) {
+      ++i;
+      continue;
+    }
+    std::swap(quarantine_[i], quarantine_.back());
+    Owned slot = std::move(quarantine_.back());
+    quarantine_.pop_back();
+    surplus.push_back(recycle(std::move(slot)));
+  }
+}
+
+bool SlotLane::before_fork() noexcept {
+  if (file_ == nullptr || generation_ != fork_generation()) return false;
+  const std::lock_guard lock(mutex_);
+  return std::any_of(shared_.begin(), shared_.end(),
+                     [](const auto& item) { return item.second->exposed_.load(); });
+}
+
+void SlotLane::watch(const std::shared_ptr<const ChildWatch>& child) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [offset, slot] : shared_) {
+    if (!slot->exposed_.load()) continue;
+    std::erase_if(slot->children_, [](const auto& known) { return known->ended(); });
+    try {
+      if (child != nullptr) slot->children_.push_back(child);
+    } catch (const std::bad_alloc&) {
+      slot->seen_for_ever_ = true;
+    }
+    slot->seen_for_ever_ |= child == nullptr;
+  }
 }
 
 void SlotLane::drop_free() {
   std::vector<Owned> surplus;
   const std::lock_guard lock(mutex_);
   surplus.reserve(free_.capacity());
+  for (const Owned& slot : free_) forget(*slot);
+  std::swap(free_, surplus);
+}
+
+void SlotLane::close() noexcept {
+  if (generation_ != fork_generation()) return;
+  std::vector<Owned> surplus;
+  const std::lock_guard lock(mutex_);
+  closed_ = true;  // nothing comes to free_ from now on
   for (const Owned& slot : free_) forget(*slot);
   std::swap(free_, surplus);
 }
@@ -186,7 +258,9 @@ SlotLane::Stats SlotLane::stats() const {
 
 std::map<uint64_t, size_t> SlotLane::ranges() const {
   const std::lock_guard lock(mutex_);
-  return ranges_;
+  std::map<uint64_t, size_t> found;
+  for (const auto& [offset, slot] : shared_) found[offset] = slot->bytes_;
+  return found;
 }
 
 }  // namespace aegis

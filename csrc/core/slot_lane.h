@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/child_watch.h"
 #include "core/mapping.h"
 #include "core/shared_file.h"
 
@@ -24,19 +26,22 @@ namespace aegis {
 /// of that tensor alone.
 ///
 /// Slots lie in memory of this process, or in a SharedFile: then a worker process may be asked to
-/// write one, and may hand over one that it made itself.
+/// write one, and may hand over one that it made itself. What a forked child inherits of those is
+/// the memory itself, no copy of it: a slot whose contents it may look at is not written again, by
+/// anybody, before the child has ended.
 ///
 /// All members may be called from any thread.
-class SlotLane : public std::enable_shared_from_this<SlotLane> {
+class SlotLane final : public std::enable_shared_from_this<SlotLane>, private ForkListener {
  public:
   class Slot;
   /// Shared ownership of one slot. When the last copy goes, on whatever thread, the slot returns to
-  /// its lane, or to the system where that is gone. In a forked child nothing is returned: the lane
-  /// there is a copy whose lock may be held for ever.
+  /// its lane. Keeps the lane alive. In a forked child nothing is returned: the lane there is a
+  /// copy whose lock may be held for ever.
   using Lease = std::shared_ptr<Slot>;
 
   /// Without a file, slots are private memory.
   static std::shared_ptr<SlotLane> make(std::shared_ptr<SharedFile> file = nullptr);
+  ~SlotLane();
   SlotLane(const SlotLane&) = delete;
   SlotLane& operator=(const SlotLane&) = delete;
 
@@ -57,8 +62,11 @@ class SlotLane : public std::enable_shared_from_this<SlotLane> {
   /// Gives free slots back to the system.
   void drop_free();
 
+  /// Nobody will ask for slots any more: all go back to the system as they come free.
+  void close() noexcept;
+
   struct Stats {
-    int64_t slots;       ///< that exist now
+    int64_t slots;       ///< that exist now, those in quarantine included
     int64_t held;        ///< of those, leased
     int64_t fresh;       ///< made since construction because no other was free and large enough
     int64_t slot_bytes;  ///< size of a slot made now
@@ -78,6 +86,9 @@ class SlotLane : public std::enable_shared_from_this<SlotLane> {
   using Owned = std::unique_ptr<Slot>;
 
   explicit SlotLane(std::shared_ptr<SharedFile> file);
+  bool before_fork() noexcept override;
+  void watch(const std::shared_ptr<const ChildWatch>& child) noexcept override;
+
   Lease lease(Owned slot);  // of a slot counted as held; without the lock
   void give_back(Owned slot) noexcept;
 
@@ -86,6 +97,8 @@ class SlotLane : public std::enable_shared_from_this<SlotLane> {
   Owned add_slot(uint64_t offset, size_t bytes);
   Owned find_free(size_t bytes) noexcept;
   void forget(const Slot& slot) noexcept;
+  Owned recycle(Owned slot) noexcept;  // returns a slot that is to go instead
+  void end_quarantine(std::vector<Owned>& surplus);
   void count_held() noexcept;
   std::vector<Owned> count_need(size_t bytes);  // returns the free slots that do not fit any more
   bool fits(const Slot& slot) const noexcept;
@@ -97,7 +110,8 @@ class SlotLane : public std::enable_shared_from_this<SlotLane> {
   mutable std::mutex mutex_;  // guards everything below
   // Last returned last. Capacity covers all slots, so that giving one back cannot fail.
   std::vector<Owned> free_;
-  std::map<uint64_t, size_t> ranges_;  // of all slots, where there is a file
+  std::vector<Owned> quarantine_;     // given back, and seen by a forked child; capacity likewise
+  std::map<uint64_t, Slot*> shared_;  // all slots, by offset, where there is a file
   int64_t slots_ = 0;
   int64_t bytes_ = 0;
   std::array<size_t, kHistory> history_{};
@@ -109,6 +123,7 @@ class SlotLane : public std::enable_shared_from_this<SlotLane> {
   int64_t last_peak_ = 0;  // and in the one before
   int64_t fresh_ = 0;
   int window_ = 0;  // leases in this window
+  bool closed_ = false;
 };
 
 /// What a lease points to. Members are for the holders of leases.
@@ -123,19 +138,24 @@ class SlotLane::Slot {
   uint64_t offset() const { return offset_; }  ///< in the SharedFile
 
   /// The memory, page-aligned and bytes() long; its contents are whatever was last written there.
-  /// The first call on a slot in a SharedFile maps it: one holder at a time, and throws
-  /// std::runtime_error where memory or addresses run out.
+  /// From now on until the slot is given back, forked children see it too. The first call on a slot
+  /// in a SharedFile maps it: one holder at a time, and throws std::runtime_error where memory or
+  /// addresses run out.
   std::byte* data();
 
  private:
   friend class SlotLane;
   Slot(std::shared_ptr<SharedFile> file, uint64_t offset, size_t bytes);
+  bool seen() const noexcept;  // by a child that may live
 
   const uint64_t generation_;  // fork_generation() at construction
   const std::shared_ptr<SharedFile> file_;
   const uint64_t offset_;
   const size_t bytes_;
   Mapping memory_;
+  std::atomic<bool> exposed_{false};  // a hint from holders to watch(): relaxed
+  std::vector<std::shared_ptr<const ChildWatch>> children_;  // guarded by the lane's lock
+  bool seen_for_ever_ = false;                               // likewise
 };
 
 }  // namespace aegis

@@ -27,7 +27,8 @@ py::capsule view(std::byte* data, size_t bytes, uint8_t code, uint8_t bits,
                  const std::vector<int64_t>& shape, Owner owner) {
   uint64_t need = bits / 8;
   for (const int64_t extent : shape) {
-    check<std::invalid_argument>(extent >= 0, "shape: expected extents of at least 0, got ", extent);
+    check<std::invalid_argument>(extent >= 0, "shape: expected extents of at least 0, got ",
+                                 extent);
     check<std::invalid_argument>(!__builtin_mul_overflow(need, extent, &need),
                                  "shape: expected at most 2^64 bytes");
   }
@@ -46,8 +47,22 @@ py::capsule view_of_slot(const SlotLane::Lease& slot, uint8_t code, uint8_t bits
   return view(data, slot->bytes(), code, bits, shape, slot);
 }
 
-py::dict lane_stats(const SlotLane& lane) {
-  const SlotLane::Stats stats = lane.stats();
+/// A lane as Python has it. Leases keep the lane itself, but without this one nobody asks for more.
+class PyLane {
+ public:
+  explicit PyLane(std::shared_ptr<SharedFile> file) : lane_(SlotLane::make(std::move(file))) {}
+  ~PyLane() { lane_->close(); }
+  PyLane(const PyLane&) = delete;
+  PyLane& operator=(const PyLane&) = delete;
+
+  SlotLane* operator->() const { return lane_.get(); }
+
+ private:
+  const std::shared_ptr<SlotLane> lane_;
+};
+
+py::dict lane_stats(const PyLane& lane) {
+  const SlotLane::Stats stats = lane->stats();
   py::dict out;
   out["slots"] = stats.slots;
   out["held"] = stats.held;
@@ -66,11 +81,10 @@ void bind_slots(py::module_& m) {
       .def_property_readonly("nbytes", [](const Window& w) { return w.memory.size(); })
       // By reference: the cast alone adds no owner, so that what is beyond the Python object's own
       // are tensors.
-      .def_property_readonly(
-          "in_use",
-          [](const py::handle& self) {
-            return py::cast<std::shared_ptr<Window>>(self).use_count() > 2;
-          })
+      .def_property_readonly("in_use",
+                             [](const py::handle& self) {
+                               return py::cast<std::shared_ptr<Window>>(self).use_count() > 2;
+                             })
       .def(
           "view",
           [](const std::shared_ptr<Window>& w, uint8_t code, uint8_t bits,
@@ -99,15 +113,22 @@ void bind_slots(py::module_& m) {
       .def_property_readonly("nbytes", &SlotLane::Slot::bytes)
       .def("view", &view_of_slot, py::arg("code"), py::arg("bits"), py::arg("shape"));
 
-  py::class_<SlotLane, std::shared_ptr<SlotLane>>(m, "SlotLane")
-      .def(py::init(&SlotLane::make), py::arg("file") = nullptr)
-      .def("note", &SlotLane::note, py::arg("nbytes"))
-      .def("acquire", &SlotLane::acquire, py::arg("nbytes"), Release())
-      .def("lend", &SlotLane::lend)
-      .def("adopt", &SlotLane::adopt, py::arg("offset"), py::arg("nbytes"))
-      .def("drop_free", &SlotLane::drop_free, Release())
+  py::class_<PyLane>(m, "SlotLane")
+      .def(py::init<std::shared_ptr<SharedFile>>(), py::arg("file") = nullptr)
+      .def(
+          "note", [](PyLane& lane, size_t bytes) { lane->note(bytes); }, py::arg("nbytes"))
+      .def(
+          "acquire", [](PyLane& lane, size_t bytes) { return lane->acquire(bytes); },
+          py::arg("nbytes"), Release())
+      .def("lend", [](PyLane& lane) { return lane->lend(); })
+      .def(
+          "adopt",
+          [](PyLane& lane, uint64_t offset, size_t bytes) { return lane->adopt(offset, bytes); },
+          py::arg("offset"), py::arg("nbytes"))
+      .def(
+          "drop_free", [](PyLane& lane) { lane->drop_free(); }, Release())
       .def("stats", &lane_stats)
-      .def("ranges", &SlotLane::ranges);
+      .def("ranges", [](PyLane& lane) { return lane->ranges(); });
 }
 
 }  // namespace aegis

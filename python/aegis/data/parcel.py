@@ -64,28 +64,17 @@ class Writer(Protocol):
         """Where ``nbytes`` from ``address`` on now lie, copied unless they lay there already; None without memory."""
 
 
-class _Pickler(ForkingPickler):
-    def __init__(self, file: io.BytesIO, writer: Writer) -> None:
-        super().__init__(file, 5, True, self._out_of_band)
+class _Pieces:
+    """Collects the memory of one batch."""
+
+    def __init__(self, writer: Writer) -> None:
         self._writer = writer
+        self._storages: dict[tuple[int, int], int] = {}  # pieces by address and size
         self.pieces: list[Piece] = []
         self.buffers: list[int] = []
         self.left = 0
-        self._storages: dict[tuple[int, int], int] = {}  # pieces by address and size
 
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is not Tensor:
-            return NotImplemented
-        piece = self._storage(obj)
-        if piece is None:
-            self.left += 1
-            return NotImplemented
-        kind, shape = _TYPE_INDEX[obj.dtype], tuple(obj.shape)
-        if obj.is_contiguous() and obj.nbytes == obj.untyped_storage().nbytes():
-            return _whole, (piece, kind, shape)
-        return _part, (piece, kind, shape, obj.stride(), obj.storage_offset())
-
-    def _storage(self, tensor: Tensor) -> int | None:
+    def storage_of(self, tensor: Tensor) -> int | None:
         """The piece with all that lies behind ``tensor``, or None where that is torch's to move.
 
         Torch keeps the kinds that it treats in ways of its own, memory that is shared already, and small views of
@@ -113,7 +102,7 @@ class _Pickler(ForkingPickler):
                 self._storages[key] = piece
         return piece
 
-    def _out_of_band(self, buffer: pickle.PickleBuffer) -> bool:
+    def out_of_band(self, buffer: pickle.PickleBuffer) -> bool:
         """Takes the memory of a NumPy array; returns whether it is to stay in the pickle instead."""
         with buffer.raw() as raw:
             # In the pickle, a read-only array would stay read-only, which by multiprocessing's pickles it does not.
@@ -133,6 +122,30 @@ class _Pickler(ForkingPickler):
         return len(self.pieces) - 1
 
 
+class _Pickler(ForkingPickler):
+    """Gives the memory of tensors and arrays to ``pieces``.
+
+    No method of its own goes to its base class: in a reference cycle it would keep the batch, and the worker its slots,
+    until the garbage collector runs.
+    """
+
+    def __init__(self, file: io.BytesIO, pieces: _Pieces) -> None:
+        super().__init__(file, 5, True, pieces.out_of_band)
+        self._pieces = pieces
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is not Tensor:
+            return NotImplemented
+        piece = self._pieces.storage_of(obj)
+        if piece is None:
+            self._pieces.left += 1
+            return NotImplemented
+        kind, shape = _TYPE_INDEX[obj.dtype], tuple(obj.shape)
+        if obj.is_contiguous() and obj.nbytes == obj.untyped_storage().nbytes():
+            return _whole, (piece, kind, shape)
+        return _part, (piece, kind, shape, obj.stride(), obj.storage_offset())
+
+
 def _piece(address: int, nbytes: int, writer: Writer) -> Piece | None:
     if nbytes == 0:
         return b""
@@ -149,13 +162,13 @@ def pack(box: list[Any], writer: Writer) -> Contents:
     Raises what pickling raises.
     """
     file = io.BytesIO()
-    pickler = _Pickler(file, writer)
-    pickler.dump(box.pop())
+    pieces = _Pieces(writer)
+    _Pickler(file, pieces).dump(box.pop())
     pickled: Piece | None = None
     with file.getbuffer() as view:
         if view.nbytes > SMALL:
             pickled = writer.write(_address(view), view.nbytes)
-    return Contents(pickled or file.getvalue(), pickler.pieces, pickler.buffers, pickler.left)
+    return Contents(pickled or file.getvalue(), pieces.pieces, pieces.buffers, pieces.left)
 
 
 # --- unpacking -----------------------------------------------------------------------------------------------------
