@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,27 +14,10 @@ from torch.utils.dlpack import from_dlpack
 from aegis import _C
 from aegis.data.dtypes import CODES, MAX_DIMS
 
-__all__ = ["InProcessCollate", "TransportCounts", "collate_map", "stackable"]
+if TYPE_CHECKING:
+    from aegis.data.transport import Transport
 
-
-class TransportCounts:
-    """What became of a loader's batches; see :meth:`aegis.FlatArenaDataLoader.stats`."""
-
-    def __init__(self) -> None:
-        self.slot_batches = 0
-        self.small_batches = 0
-        self.torch_batches = 0
-        self.no_memory = 0
-
-    def add(self, *, slots: int, left: int, no_memory: bool = False) -> None:
-        """Counts a batch of which ``slots`` tensors lie in slots and ``left`` were torch's to make or to move."""
-        if left:
-            self.torch_batches += 1
-        elif slots:
-            self.slot_batches += 1
-        else:
-            self.small_batches += 1
-        self.no_memory += no_memory
+__all__ = ["InProcessCollate", "collate_map", "stackable"]
 
 
 def stackable(batch: Sequence[Any]) -> bool:
@@ -63,8 +46,8 @@ def collate_map(stack: Callable[..., Tensor]) -> dict[Any, Callable[..., Any]]:
 class InProcessCollate:
     """``default_collate`` for one iterator, in the process that uses the batch.
 
-    ``lanes`` grows by one slot lane for every large tensor of a batch. With ``pinned``, a function of a shape and a
-    dtype, tensors are stacked into its memory instead: one copy less than pinning afterwards.
+    With ``pinned``, a function of a shape and a dtype, tensors are stacked into memory that it gives, instead of slots:
+    one copy less than pinning afterwards.
     """
 
     # Where a slot begins to pay: below, malloc gives the same warm memory again, and for less.
@@ -72,12 +55,10 @@ class InProcessCollate:
 
     def __init__(
         self,
-        lanes: list[_C.SlotLane],
-        counts: TransportCounts,
+        transport: Transport,
         pinned: Callable[[tuple[int, ...], torch.dtype], Tensor] | None = None,
     ) -> None:
-        self._lanes = lanes
-        self._counts = counts
+        self._transport = transport
         self._pinned = pinned
         self._placed = 0  # tensors of this batch in slots
         self._left = 0
@@ -87,7 +68,7 @@ class InProcessCollate:
         self._placed = self._left = 0
         self._no_memory = False
         batch = collate(samples, collate_fn_map=collate_map(self._stack))
-        self._counts.add(slots=self._placed, left=self._left, no_memory=self._no_memory)
+        self._transport.count(slots=self._placed, left=self._left, no_memory=self._no_memory)
         return batch
 
     def _stack(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -107,10 +88,11 @@ class InProcessCollate:
     def _memory(self, shape: tuple[int, ...], dtype: torch.dtype, nbytes: int) -> Tensor | None:
         if self._pinned is not None:
             return self._pinned(shape, dtype)
-        if self._placed == len(self._lanes):
-            self._lanes.append(_C.SlotLane())
+        lanes = self._transport.lanes
+        if self._placed == len(lanes):
+            lanes.append(_C.SlotLane())
         try:
-            slot = self._lanes[self._placed].acquire(nbytes)
+            slot = lanes[self._placed].acquire(nbytes)
         except RuntimeError:
             self._no_memory = True
             return None

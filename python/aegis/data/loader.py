@@ -15,13 +15,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from aegis import _C
-from aegis.data.collate import TransportCounts
 from aegis.data.native import NativeIter, native_filler
 from aegis.data.order import IndexOrder, Progress, SeededSampler
-from aegis.data.slots import SlotArena
 from aegis.data.state import make_state, restore
 from aegis.data.token_dataset import TokenDataset
 from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
+from aegis.data.transport import Transport
 
 __all__ = ["FlatArenaDataLoader"]
 
@@ -92,10 +91,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self._order: IndexOrder | None = None
         self._pool: _C.SlotPool | None = None
         self._totals: dict[str, float] = {}  # of iterators that are closed
-        self._counts = TransportCounts()
-        self._lanes: list[_C.SlotLane] = []  # for batches collated in this process
-        self._arenas: weakref.WeakSet[SlotArena] = weakref.WeakSet()  # for those of worker processes
-        self._idle_arenas: list[SlotArena] = []  # of these, such as no iterator uses
+        self._transport = Transport()
         self._iterators: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
         self._closed = False
         self._faults_at_start = _page_faults()
@@ -170,15 +166,15 @@ class FlatArenaDataLoader(DataLoader[Any]):
         if filler is not None:
             writer = f"{self.num_workers} filler thread(s)" if self.num_workers else "the calling thread"
             return filler, f"native: batches of a {kind} are written by {writer}"
-        if self.num_workers > 0:
-            return (
-                None,
-                f"arena: batches of a {kind} come through shared slots from {self.num_workers} worker process(es)",
-            )
         if self.collate_fn is default_collate:
-            return None, f"arena: large tensors of a {kind} are collated into reused slots by the calling thread"
-        why = "collate_fn" if self._auto_collation else "batch_size=None"
-        return None, f"torch: with {why} in the calling thread, batches are not collated by this loader"
+            why = f"the samples of a {kind} are made by Python"
+        else:
+            why = f"{'collate_fn' if self._auto_collation else 'batch_size=None'} asks for samples one by one"
+        if self.num_workers > 0:
+            return None, f"arena: {why}; {self.num_workers} worker process(es) write batches into shared slots"
+        if self.collate_fn is default_collate:
+            return None, f"arena: {why}; large batches are collated into reused slots"
+        return None, f"torch: {why}"
 
     def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
         given = {"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context}
@@ -289,18 +285,13 @@ class FlatArenaDataLoader(DataLoader[Any]):
             totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
             totals["bytes"] = totals.get("samples", 0) * self._filler.batch_bytes(1)
             totals["tail_tokens"] = self.dataset.tail_tokens
-        else:
-            totals.update(vars(self._counts))
+        if self._filler is None:
+            totals.update(self._transport.stats())
         if isinstance(self.sampler, SeededSampler):
             totals["dropped_samples"] = self.sampler.schedule(0).dropped
         if self._pool is not None:
             pool = self._pool.stats()
             totals.update(slots=pool["slots"], held_slots=pool["held"], fresh_slots=pool["fresh"])
-        if self._filler is None:
-            lanes = [lane.stats() for lane in self._lanes]
-            lanes += [lane for arena in list(self._arenas) for lane in arena.stats()]
-            keys = {"slots": "slots", "held_slots": "held", "fresh_slots": "fresh", "slot_bytes": "bytes"}
-            totals.update({name: sum(lane[key] for lane in lanes) for name, key in keys.items()})
         return totals
 
     def close(self) -> None:
@@ -313,17 +304,16 @@ class FlatArenaDataLoader(DataLoader[Any]):
                 iterator._shutdown_workers()
         self._iterator = None
         self._pool = None
-        self._lanes.clear()
-        self._idle_arenas.clear()
+        self._transport.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """A loader travels without its threads, slots and counters; data files are opened again where it arrives."""
-        left = {"_iterators", "_iterator", "_pool", "_filler", "_totals"}
+        left = {"_iterators", "_iterator", "_pool", "_filler", "_totals", "_transport"}
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _iterators=weakref.WeakSet(), _iterator=None, _pool=None, _totals={})
-        self.__dict__["_faults_at_start"] = _page_faults()
+        self.__dict__.update(_faults_at_start=_page_faults(), _transport=Transport())
         self._filler, self._why = self._choose_path()
 
     def __enter__(self) -> FlatArenaDataLoader:

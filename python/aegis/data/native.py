@@ -113,7 +113,7 @@ class NativeIter(_BaseDataLoaderIter):
         """Pinned memory comes from torch's allocator, fresh for each batch: it alone knows of the copies that users
         start, and gives a block out again only when they are done."""
         return [
-            torch.empty((count, *shape), dtype=_DTYPES[code, bits], pin_memory=True)
+            torch.empty((count, *shape), dtype=DTYPES[code, bits], pin_memory=True)
             for code, bits, shape in self._filler.fields
         ]
 

@@ -105,8 +105,7 @@ class _Pieces:
     def out_of_band(self, buffer: pickle.PickleBuffer) -> bool:
         """Takes the memory of a NumPy array; returns whether it is to stay in the pickle instead."""
         with buffer.raw() as raw:
-            # In the pickle, a read-only array would stay read-only, which by multiprocessing's pickles it does not.
-            if raw.nbytes <= SMALL and not raw.readonly:
+            if raw.nbytes <= SMALL:
                 return True
             piece = self._add(_address(raw), raw.nbytes)
         if piece is None:
@@ -134,6 +133,9 @@ class _Pickler(ForkingPickler):
         self._pieces = pieces
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and not obj.flags.writeable:
+            # Out of band it would come back read-only, which by multiprocessing's pickles it does not.
+            return obj.copy(order="K").__reduce_ex__(5)
         if type(obj) is not Tensor:
             return NotImplemented
         piece = self._pieces.storage_of(obj)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aegis import _C
-from aegis.data.collate import TransportCounts
 from aegis.data.parcel import Slot, unpack
 from aegis.data.worker import Loan, Parcel
+
+if TYPE_CHECKING:
+    from aegis.data.transport import Transport
 
 __all__ = ["SlotArena"]
 
@@ -40,8 +42,8 @@ class SlotArena:
         """What was lent for a request, by offset. Slots that the caller does not keep are free."""
         return {lease.offset: lease for lease in self._lent.pop(request, ()) if lease is not None}
 
-    def open(self, request: int, parcel: Parcel, counts: TransportCounts) -> Any:
-        """The batch in ``parcel``, its large tensors over the slots that they were written to.
+    def open(self, request: int, parcel: Parcel, transport: Transport) -> Any:
+        """The batch in ``parcel``, its large tensors over the slots that they were written to. Counts it.
 
         Raises what unpickling raises, or a RuntimeError where a slot cannot be mapped.
         """
@@ -59,7 +61,7 @@ class SlotArena:
             self._kept.pop(offset, None)
         self._kept.update((offset, leases[offset]) for offset in parcel.kept)
         self._follow(width)
-        counts.add(slots=width, left=contents.left, no_memory=parcel.no_memory)
+        transport.count(slots=width, left=contents.left, no_memory=parcel.no_memory)
         return unpack(contents, lambda slot: leases[slot.offset])
 
     def keep(self, request: int) -> None:

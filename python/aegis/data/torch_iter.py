@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +20,12 @@ from torch.utils.data.dataloader import (
 )
 
 from aegis.data.collate import InProcessCollate
-from aegis.data.slots import SlotArena
 from aegis.data.worker import Parcel, Request, WorkerCollate
 
 if TYPE_CHECKING:
     from aegis.data.loader import FlatArenaDataLoader
     from aegis.data.order import Progress
+    from aegis.data.slots import SlotArena
 
 __all__ = ["MultiProcessIter", "SingleProcessIter", "draws_of"]
 
@@ -82,7 +82,7 @@ class _InProcess(_BaseDataLoaderIter):
         super().__init__(loader)
         if self._collate_fn is default_collate:
             pinned = self.pinned_memory if self._pin_memory else None
-            self._collate_fn = InProcessCollate(loader._lanes, loader._counts, pinned)
+            self._collate_fn = InProcessCollate(loader._transport, pinned)
 
 
 class SingleProcessIter(_Counting, _SingleProcessDataLoaderIter, _InProcess):
@@ -98,9 +98,6 @@ class SingleProcessIter(_Counting, _SingleProcessDataLoaderIter, _InProcess):
 # queues before its __del__ can tell the workers to end, and wait 5 s for each of them.
 _queues: dict[int, Any] = {}
 
-# Memory that a process which could not be ended may still write.
-_lost: list[SlotArena] = []
-
 
 class _Parent(_BaseDataLoaderIter):
     @staticmethod
@@ -110,12 +107,9 @@ class _Parent(_BaseDataLoaderIter):
 
     def __init__(self, loader: FlatArenaDataLoader) -> None:
         super().__init__(loader)
-        self._counts = loader._counts
-        self._idle_arenas = loader._idle_arenas
-        self._arena: SlotArena | None = None
-        with suppress(RuntimeError):  # no memory to share: everything goes torch's way
-            self._arena = self._idle_arenas.pop() if self._idle_arenas else SlotArena()
-            loader._arenas.add(self._arena)
+        self._transport = loader._transport
+        self._arena = self._transport.take_arena()
+        if self._arena is not None:
             self._collate_fn = WorkerCollate(self._arena.file, self._collate_fn)
         # No thread of torch's to pin batches: they are copied from their slot into pinned memory when they are asked
         # for, and the slot is free again.
@@ -151,7 +145,7 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
             return request, data
         if isinstance(data, Parcel):
             try:
-                data = self._arena.open(request, data, self._counts)
+                data = self._arena.open(request, data, self._transport)
             except Exception:
                 where = "while a batch from a DataLoader worker process was unpacked"
                 data = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
@@ -176,8 +170,5 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
             return
         _queues.pop(id(self), None)
         arena, self._arena = self._arena, None
-        if any(worker.is_alive() for worker in self._workers):
-            _lost.append(arena)
-        else:
-            arena.reclaim()
-            self._idle_arenas.append(arena)
+        ended = not any(worker.is_alive() for worker in self._workers)
+        self._transport.give_back(arena, workers_ended=ended)
