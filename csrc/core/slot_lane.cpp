@@ -84,13 +84,15 @@ void SlotLane::count_held() noexcept {
 }
 
 bool SlotLane::fits(const Slot& slot) const noexcept {
-  if (closed_) return false;
+  if (resting_) return false;
   return need_ == 0 || (slot.bytes() >= need_ && slot.bytes() <= 2 * fresh_bytes() + kSlack);
 }
 
 std::vector<SlotLane::Owned> SlotLane::count_need(size_t bytes) {
   std::vector<Owned> surplus;
   surplus.reserve(free_.size());
+  free_.reserve(static_cast<size_t>(slots_));
+  resting_ = false;
   history_[noted_++ % kHistory] = bytes;
   size_t largest = 0, second = 0;
   for (size_t size : history_) {
@@ -234,19 +236,11 @@ void SlotLane::watch(const std::shared_ptr<const ChildWatch>& child) noexcept {
   }
 }
 
-void SlotLane::drop_free() {
-  std::vector<Owned> surplus;
-  const std::lock_guard lock(mutex_);
-  surplus.reserve(free_.capacity());
-  for (const Owned& slot : free_) forget(*slot);
-  std::swap(free_, surplus);
-}
-
-void SlotLane::close() noexcept {
+void SlotLane::rest() noexcept {
   if (generation_ != fork_generation()) return;
   std::vector<Owned> surplus;
   const std::lock_guard lock(mutex_);
-  closed_ = true;  // nothing comes to free_ from now on
+  resting_ = true;
   for (const Owned& slot : free_) forget(*slot);
   std::swap(free_, surplus);
 }

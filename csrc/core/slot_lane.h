@@ -59,11 +59,9 @@ class SlotLane final : public std::enable_shared_from_this<SlotLane>, private Fo
   /// Takes over a slot that another process made: `bytes` at `offset`, from SharedFile::reserve().
   Lease adopt(uint64_t offset, size_t bytes);
 
-  /// Gives free slots back to the system.
-  void drop_free();
-
-  /// Nobody will ask for slots any more: all go back to the system as they come free.
-  void close() noexcept;
+  /// Gives all slots back to the system, those that are held as they come free, until the next
+  /// note() or acquire().
+  void rest() noexcept;
 
   struct Stats {
     int64_t slots;       ///< that exist now, those in quarantine included
@@ -123,7 +121,7 @@ class SlotLane final : public std::enable_shared_from_this<SlotLane>, private Fo
   int64_t last_peak_ = 0;  // and in the one before
   int64_t fresh_ = 0;
   int window_ = 0;  // leases in this window
-  bool closed_ = false;
+  bool resting_ = false;
 };
 
 /// What a lease points to. Members are for the holders of leases.

@@ -51,7 +51,7 @@ py::capsule view_of_slot(const SlotLane::Lease& slot, uint8_t code, uint8_t bits
 class PyLane {
  public:
   explicit PyLane(std::shared_ptr<SharedFile> file) : lane_(SlotLane::make(std::move(file))) {}
-  ~PyLane() { lane_->close(); }
+  ~PyLane() { lane_->rest(); }
   PyLane(const PyLane&) = delete;
   PyLane& operator=(const PyLane&) = delete;
 
@@ -126,7 +126,7 @@ void bind_slots(py::module_& m) {
           [](PyLane& lane, uint64_t offset, size_t bytes) { return lane->adopt(offset, bytes); },
           py::arg("offset"), py::arg("nbytes"))
       .def(
-          "drop_free", [](PyLane& lane) { lane->drop_free(); }, Release())
+          "rest", [](PyLane& lane) { lane->rest(); }, Release())
       .def("stats", &lane_stats)
       .def("ranges", [](PyLane& lane) { return lane->ranges(); });
 }

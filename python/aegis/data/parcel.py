@@ -30,6 +30,9 @@ SMALL = 64 << 10
 """Up to so many bytes travel inside the message: a slot would not be quicker, and a small tensor that the user keeps
 (labels, most often) would keep the slot."""
 
+MESSAGE = 64 << 10
+"""A pickle of more bytes goes to a slot too: long texts, or images that are still encoded."""
+
 _TYPES = tuple(DTYPES.values())
 _TYPE_INDEX = {dtype: i for i, dtype in enumerate(_TYPES)}
 
@@ -143,9 +146,17 @@ class _Pickler(ForkingPickler):
             self._pieces.left += 1
             return NotImplemented
         kind, shape = _TYPE_INDEX[obj.dtype], tuple(obj.shape)
-        if obj.is_contiguous() and obj.nbytes == obj.untyped_storage().nbytes():
+        if obj.stride() == _row_major(shape) and obj.nbytes == obj.untyped_storage().nbytes():
             return _whole, (piece, kind, shape)
         return _part, (piece, kind, shape, obj.stride(), obj.storage_offset())
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
 
 
 def _piece(address: int, nbytes: int, writer: Writer) -> Piece | None:
@@ -168,7 +179,7 @@ def pack(box: list[Any], writer: Writer) -> Contents:
     _Pickler(file, pieces).dump(box.pop())
     pickled: Piece | None = None
     with file.getbuffer() as view:
-        if view.nbytes > SMALL:
+        if view.nbytes > MESSAGE:
             pickled = writer.write(_address(view), view.nbytes)
     return Contents(pickled or file.getvalue(), pieces.pieces, pieces.buffers, pieces.left)
 
@@ -190,8 +201,7 @@ class _Memory:
     def whole(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """All of it as a contiguous tensor."""
         if self._storage is not None or len(shape) > MAX_DIMS:
-            strides = torch.empty(shape, dtype=dtype, device="meta").stride()
-            return self.part(dtype, shape, strides, 0)
+            return self.part(dtype, shape, _row_major(shape), 0)
         if self._slot is not None:
             tensor = from_dlpack(self._slot.view(*CODES[dtype], shape))
         else:

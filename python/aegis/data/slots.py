@@ -78,7 +78,7 @@ class SlotArena:
         if width > self._width or self._unused > self._BATCHES_KEPT:
             self._width, self._unused = width, 0
             for lane in self._lanes[width:]:
-                lane.drop_free()
+                lane.rest()
 
     def reclaim(self) -> None:
         """When the workers have ended: takes back what they were lent, and what they made and did not hand over."""

@@ -179,7 +179,7 @@ class WorkerSlots:
 
     def _spare(self, lane: int, nbytes: int) -> _Place | None:
         for i, place in enumerate(self._spares):
-            if nbytes <= place.slot.capacity <= 2 * nbytes and not place.window.in_use:
+            if nbytes <= place.slot.capacity <= 2 * nbytes + (64 << 10) and not place.window.in_use:
                 del self._spares[i]
                 slot = Slot(lane, place.slot.offset, place.slot.capacity, nbytes)
                 return _Place(slot, self._window(slot.offset, slot.capacity), lent=False)

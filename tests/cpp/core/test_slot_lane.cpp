@@ -173,11 +173,10 @@ TEST(SlotLane, PagesOfSharedSlotsGoBackToTheSystem) {
   for (const Lease& lease : leases) std::memset(lease->data(), 1, 8 * kPage);
   EXPECT_EQ(pages_of(*file), 32);
   leases.resize(2);
-  lane->drop_free();
+  lane->rest();
   EXPECT_EQ(pages_of(*file), 16);
-  lane->close();
-  EXPECT_EQ(lane->stats().slots, 2);
   leases.resize(1);
+  EXPECT_EQ(lane->stats().slots, 1);
   EXPECT_EQ(pages_of(*file), 8);
   EXPECT_EQ(leases[0]->data()[0], std::byte{1});
   lane.reset();
@@ -185,12 +184,21 @@ TEST(SlotLane, PagesOfSharedSlotsGoBackToTheSystem) {
   EXPECT_EQ(pages_of(*file), 0);
 }
 
+TEST(SlotLane, ALaneThatRestsWorksAgain) {
+  const auto lane = SlotLane::make();
+  lane->acquire(kPage);
+  lane->rest();
+  EXPECT_EQ(lane->stats().slots, 0);
+  std::byte* const memory = lane->acquire(kPage)->data();
+  EXPECT_EQ(lane->acquire(kPage)->data(), memory);
+}
+
 TEST(SlotLane, LeasesOutliveTheLane) {
   Lease lease;
   {
     const auto lane = SlotLane::make();
     lease = lane->acquire(kPage);
-    lane->close();
+    lane->rest();
   }
   std::memset(lease->data(), 1, kPage);
 }
@@ -230,7 +238,7 @@ TEST(SlotLane, AChildKeepsWhatItSeesWhenTheLaneIsGone) {
   std::byte* const seen = held->data();
   std::memset(seen, 7, kPage);
   Child child([&] { return seen[0] == std::byte{7}; });
-  lane->close();
+  lane->rest();
   lane.reset();
   held.reset();
   EXPECT_TRUE(child.end());
@@ -273,7 +281,7 @@ TEST(SlotLane, AForkedChildReturnsNothing) {
   EXPECT_TRUE(Child([&] {
                 const bool same = held->data()[0] == std::byte{7};
                 held.reset();
-                lane->close();
+                lane->rest();
                 lane.reset();
                 return same;
               }).end());

@@ -227,11 +227,7 @@ class Drawing(Dataset):
     def __getitem__(self, i):
         info = torch.utils.data.get_worker_info()
         where = (-1, 0, 0) if info is None else (info.id, info.num_workers, info.seed % 2**31)
-        drawn = (
-            float(torch.rand(())),
-            random.random(),
-            float(np.random.default_rng(np.random.randint(2**31)).random()),
-        )
+        drawn = (float(torch.rand(())), random.random(), np.random.random_sample())  # noqa: NPY002
         return i, *where, *(drawn if info is not None else ())
 
 
