@@ -55,6 +55,17 @@ Mapping SharedFile::map(uint64_t offset, size_t bytes) const {
   return Mapping::of_file(fd_.get(), offset, bytes);
 }
 
+void SharedFile::read(uint64_t offset, std::byte* out, size_t bytes) const {
+  while (bytes > 0) {
+    const ssize_t got = pread(fd_.get(), out, bytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    check<std::runtime_error>(got > 0, "could not read shared memory: ", std::strerror(errno));
+    out += got;
+    offset += static_cast<uint64_t>(got);
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
 void SharedFile::discard(uint64_t offset, uint64_t bytes) const noexcept {
   fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
             static_cast<off_t>(bytes));

@@ -36,6 +36,9 @@ class SharedFile {
   /// std::runtime_error where memory or addresses run out.
   Mapping map(uint64_t offset, size_t bytes) const;
 
+  /// Copies `bytes` from `offset` on. Throws std::runtime_error with the system's reason.
+  void read(uint64_t offset, std::byte* out, size_t bytes) const;
+
   /// Gives the pages of a range back to the system: whoever still maps it reads zeros.
   void discard(uint64_t offset, uint64_t bytes) const noexcept;
 

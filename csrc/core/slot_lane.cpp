@@ -9,6 +9,11 @@
 #include "core/fork.h"
 
 namespace aegis {
+namespace {
+
+std::atomic<int64_t> mapped_slots{0};  // of this process, in SharedFiles
+
+}  // namespace
 
 SlotLane::Slot::Slot(std::shared_ptr<SharedFile> file, uint64_t offset, size_t bytes)
     : generation_(fork_generation()), file_(std::move(file)), offset_(offset), bytes_(bytes) {
@@ -16,8 +21,9 @@ SlotLane::Slot::Slot(std::shared_ptr<SharedFile> file, uint64_t offset, size_t b
 }
 
 SlotLane::Slot::~Slot() {
-  if (file_ == nullptr || generation_ != fork_generation() || seen()) return;
-  file_->discard(offset_, bytes_);
+  if (file_ == nullptr) return;
+  if (memory_.data() != nullptr) mapped_slots.fetch_sub(1, std::memory_order_relaxed);
+  if (generation_ == fork_generation() && !seen()) file_->discard(offset_, bytes_);
 }
 
 bool SlotLane::Slot::seen() const noexcept {
@@ -27,8 +33,18 @@ bool SlotLane::Slot::seen() const noexcept {
 
 std::byte* SlotLane::Slot::data() {
   exposed_.store(true, std::memory_order_relaxed);
-  if (memory_.data() == nullptr) memory_ = file_->map(offset_, bytes_);
+  if (memory_.data() != nullptr) return memory_.data();
+  check<std::runtime_error>(mapped_slots.load(std::memory_order_relaxed) < kMostMapped,
+                            "slots: expected at most ", kMostMapped, " in use at once");
+  memory_ = file_->map(offset_, bytes_);
+  mapped_slots.fetch_add(1, std::memory_order_relaxed);
   return memory_.data();
+}
+
+void SlotLane::Slot::read(std::byte* out, size_t bytes) const {
+  check<std::invalid_argument>(file_ != nullptr && bytes <= bytes_, "bytes: expected at most ",
+                               bytes_, " of a slot in a shared file, got ", bytes);
+  file_->read(offset_, out, bytes);
 }
 
 std::shared_ptr<SlotLane> SlotLane::make(std::shared_ptr<SharedFile> file) {

@@ -138,8 +138,16 @@ class SlotLane::Slot {
   /// The memory, page-aligned and bytes() long; its contents are whatever was last written there.
   /// From now on until the slot is given back, forked children see it too. The first call on a slot
   /// in a SharedFile maps it: one holder at a time, and throws std::runtime_error where memory or
-  /// addresses run out.
+  /// addresses run out, or where this process has kMostMapped such mappings.
   std::byte* data();
+
+  /// Copies the first `bytes` out of a slot in a SharedFile, which need not be mapped. Throws
+  /// std::runtime_error with the system's reason.
+  void read(std::byte* out, size_t bytes) const;
+
+  /// The kernel gives a process 65,530 mappings (vm.max_map_count), which malloc needs too: whoever
+  /// holds thousands of batches keeps the rest as copies.
+  static constexpr int64_t kMostMapped = 16'384;
 
  private:
   friend class SlotLane;

@@ -111,7 +111,13 @@ void bind_slots(py::module_& m) {
   py::class_<SlotLane::Slot, SlotLane::Lease>(m, "SlotLease")
       .def_property_readonly("offset", &SlotLane::Slot::offset)
       .def_property_readonly("nbytes", &SlotLane::Slot::bytes)
-      .def("view", &view_of_slot, py::arg("code"), py::arg("bits"), py::arg("shape"));
+      .def("view", &view_of_slot, py::arg("code"), py::arg("bits"), py::arg("shape"))
+      .def(
+          "read",
+          [](const SlotLane::Slot& slot, uintptr_t address, size_t bytes) {
+            slot.read(reinterpret_cast<std::byte*>(address), bytes);
+          },
+          py::arg("address"), py::arg("nbytes"), Release());
 
   py::class_<PyLane>(m, "SlotLane")
       .def(py::init<std::shared_ptr<SharedFile>>(), py::arg("file") = nullptr)

@@ -156,6 +156,8 @@ class SlotLease:
     def nbytes(self) -> int: ...
     def view(self, code: int, bits: int, shape: Sequence[int]) -> object:
         """A DLPack capsule over its first bytes."""
+    def read(self, address: int, nbytes: int) -> None:
+        """Copies its first bytes to ``address``."""
 
 class SlotLane:
     """Slots for one tensor of a batch, of whatever size batches turn out to need."""

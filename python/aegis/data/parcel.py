@@ -26,9 +26,8 @@ from aegis.data.dtypes import CODES, DTYPES, MAX_DIMS
 
 __all__ = ["SMALL", "Contents", "Piece", "Slot", "Writer", "pack", "unpack"]
 
-SMALL = 64 << 10
-"""Up to so many bytes travel inside the message: a slot would not be quicker, and a small tensor that the user keeps
-(labels, most often) would keep the slot."""
+SMALL = 16 << 10
+"""What consists of at most so many bytes travels inside the message: a slot would not be quicker."""
 
 MESSAGE = 64 << 10
 """A pickle of more bytes goes to a slot too: long texts, or images that are still encoded."""
@@ -202,13 +201,23 @@ class _Memory:
         """All of it as a contiguous tensor."""
         if self._storage is not None or len(shape) > MAX_DIMS:
             return self.part(dtype, shape, _row_major(shape), 0)
-        if self._slot is not None:
-            tensor = from_dlpack(self._slot.view(*CODES[dtype], shape))
-        else:
+        tensor = self._over_slot(dtype, shape)
+        if tensor is None:
             tensor = torch.empty(shape, dtype=dtype, device="cpu")
-            ctypes.memmove(tensor.data_ptr(), self._bytes, self._nbytes)
+            if self._slot is None:
+                ctypes.memmove(tensor.data_ptr(), self._bytes, self._nbytes)
+            else:
+                self._slot.read(tensor.data_ptr(), self._nbytes)
         self._storage = tensor.untyped_storage()
         return tensor
+
+    def _over_slot(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor | None:
+        if self._slot is None:
+            return None
+        try:
+            return from_dlpack(self._slot.view(*CODES[dtype], shape))
+        except RuntimeError:  # no room for another mapping
+            return None
 
     def part(self, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Tensor:
         """A tensor somewhere in it."""

@@ -321,6 +321,27 @@ TEST(SlotLane, ThreadsForkAndLeaseAtTheSameTime) {
   EXPECT_EQ(lane->stats().held, 0);
 }
 
+TEST(SlotLane, MappingsAreLeftForOthers) {
+  const auto file = SharedFile::create();
+  const auto lane = SlotLane::make(file);
+  lane->note(kPage);
+  std::vector<Lease> held;
+  for (int64_t i = 0; i < SlotLane::Slot::kMostMapped; ++i) {
+    held.push_back(lane->lend());
+    held.back()->data();
+  }
+  const Lease more = lane->lend();
+  EXPECT_THROW(more->data(), std::runtime_error);
+  std::memset(file->map(more->offset(), kPage).data(), 6, kPage);
+  std::byte copy[16]{};
+  more->read(copy, sizeof copy);
+  EXPECT_EQ(copy[15], std::byte{6});
+  EXPECT_THROW(more->read(copy, kPage + 1), std::invalid_argument);
+  held.clear();
+  lane->rest();
+  EXPECT_EQ(more->data()[0], std::byte{6});
+}
+
 TEST(SlotLane, BadSizesAreNamed) {
   const auto lane = SlotLane::make();
   EXPECT_THROW(lane->note(0), std::invalid_argument);

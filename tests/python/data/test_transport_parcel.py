@@ -296,6 +296,29 @@ def test_ended_workers_leave_nothing_that_is_not_held(wire):
     assert taken < 1 << 18
 
 
+def test_a_slot_that_cannot_be_mapped_is_read(wire, monkeypatch):
+    def full(slot, *_):
+        raise RuntimeError("slots: expected at most 16384 in use at once")
+
+    class Unmapped:
+        def __init__(self, lease):
+            self.read, self.view = lease.read, full
+
+    make = parcel._Memory.__init__
+
+    def unmapped(memory, *arguments):
+        make(memory, *arguments)
+        memory._slot = memory._slot and Unmapped(memory._slot)
+
+    monkeypatch.setattr(parcel._Memory, "__init__", unmapped)
+    whole = torch.arange(1000.0)
+    found = wire.send(lambda _: [whole, whole[10:], whole.numpy()])
+    assert_same(found, [whole, whole[10:], whole.numpy()])
+    assert found[0].resize_(2000).shape == (2000,)
+    del found
+    assert wire.stats()["held"] == 0
+
+
 def test_without_memory_a_batch_is_left_to_torch(wire, monkeypatch):
     class Full:
         first = 4096
