@@ -162,7 +162,7 @@ class Keeping:
     def __call__(self, samples):
         batch = default_collate(samples)
         self.kept.append(batch)
-        before = self.kept.pop(0).sum((1, 2, 3)) if len(self.kept) > 3 else torch.zeros(4)
+        before = self.kept.pop(0).sum((1, 2, 3)) if len(self.kept) > 10 else torch.zeros(4)
         return batch, before
 
 
@@ -175,7 +175,7 @@ def test_what_a_collate_function_keeps_stays_as_it_was():
     assert ours == theirs
     loader = FlatArenaDataLoader(dataset, batch_size=4, num_workers=1, collate_fn=Keeping())
     list(loader)
-    assert loader.stats()["fresh_slots"] < 45, "kept slots come back"
+    assert loader.stats()["fresh_slots"] < 30, "kept slots come back"
 
 
 class Lengths(Dataset):

@@ -149,9 +149,11 @@ def test_memory_does_not_drift_over_epochs_case2():
     loader.close()
 
 
-def test_an_iterator_in_a_reference_cycle_ends_its_workers_at_once():
+def test_an_iterator_in_a_reference_cycle_ends_its_workers_at_once(monkeypatch):
     """Of a garbage cycle, the queues' finalizers run before the iterator's __del__: its workers would hear nothing, and
-    each be waited for in vain, then killed."""
+    each be waited for in vain for 5 s, then killed."""
+    killed = []
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "terminate", killed.append)
     loader = FlatArenaDataLoader(Numbered(64), batch_size=4, num_workers=2)
     iterator = iter(loader)
     next(iterator)
@@ -160,6 +162,7 @@ def test_an_iterator_in_a_reference_cycle_ends_its_workers_at_once():
     del iterator
     gc.collect()
     assert [worker.exitcode for worker in workers] == [0, 0]
+    assert killed == []
 
 
 def test_iterators_are_in_no_cycle_themselves():
