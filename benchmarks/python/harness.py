@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aegis
 import torch
@@ -137,13 +138,17 @@ def machine() -> str:
     )
 
 
-def main(build: Callable[[bool], Table]) -> None:
-    """The command line of a benchmark: prints its table, and keeps it as JSON where asked to."""
+def main(build: Callable[[bool], Table], draw: Callable[[Any, Path], None] | None = None) -> None:
+    """The command line of a benchmark: prints its table, keeps it as JSON and draws it where asked to."""
     parser = argparse.ArgumentParser(description=build.__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, not how fast")
     parser.add_argument("--json", type=Path, help="also write the table to this file")
+    if draw is not None:
+        parser.add_argument("--png", type=Path, help="also draw a picture into this file")
     arguments = parser.parse_args()
     table = build(arguments.quick)
     print(table.markdown())
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine(), **asdict(table)}, indent=1))
+    if draw is not None and arguments.png:
+        draw(table, arguments.png)

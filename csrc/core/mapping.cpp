@@ -10,8 +10,9 @@
 
 #include "core/check.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#ifndef MADV_POPULATE_WRITE  // Linux 5.14
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
 #endif
 
 namespace aegis {
@@ -46,6 +47,17 @@ int touch_every_page(std::byte* data, size_t bytes) {
   return 0;
 }
 
+/// The same for shared memory, of which existing pages stay as they are: reading is enough to map
+/// them for writing too, and takes 16 pages at a time where writing takes one.
+int find_every_page(std::byte* data, size_t bytes) {
+  if (madvise(data, bytes, MADV_POPULATE_READ) == 0) return 0;
+  if (errno != EINVAL) return errno;
+  for (size_t at = 0; at < bytes; at += page_size()) {
+    (void)*reinterpret_cast<volatile std::byte*>(data + at);
+  }
+  return 0;
+}
+
 }  // namespace
 
 size_t page_size() {
@@ -71,6 +83,21 @@ Mapping::Mapping(size_t bytes, MappingOptions options) {
     release();
     throw;
   }
+}
+
+Mapping Mapping::of_file(int fd, uint64_t offset, size_t bytes) {
+  check<std::invalid_argument>(bytes > 0, "bytes: expected at least 1, got 0");
+  void* found =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  check<std::runtime_error>(found != MAP_FAILED, "could not map ", bytes,
+                            " bytes of shared memory: ", std::strerror(errno));
+  Mapping mapping;
+  mapping.data_ = static_cast<std::byte*>(found);
+  mapping.size_ = bytes;
+  const int failed = find_every_page(mapping.data_, bytes);
+  check<std::runtime_error>(failed == 0, "could not fill ", bytes,
+                            " bytes of shared memory with pages: ", std::strerror(failed));
+  return mapping;
 }
 
 bool Mapping::map_reserved(size_t bytes, bool shared) {

@@ -21,6 +21,7 @@ from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.state import make_state, restore
 from aegis.data.token_dataset import TokenDataset
 from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
+from aegis.data.transport import Transport
 
 __all__ = ["FlatArenaDataLoader"]
 
@@ -33,8 +34,12 @@ class FlatArenaDataLoader(DataLoader[Any]):
     Over a :class:`~aegis.TokenDataset`, a :class:`~aegis.RecordDataset` or torch's ``TensorDataset`` of plain CPU
     tensors, with torch's default collation, C++ threads write the batches ahead of the consumer into a ring of
     pre-faulted, 64-byte-aligned slots: ``num_workers`` is the number of threads (0 fills in the calling thread) and
-    ``prefetch_factor`` the slots per thread. Any other data set, or a ``collate_fn`` of the user's, is loaded by torch
-    itself. :attr:`path` says which way and why.
+    ``prefetch_factor`` the slots per thread.
+
+    Any other data set is loaded by torch's own machinery, with the large tensors of a batch in reused, pre-faulted
+    slots: in this process as ``default_collate`` stacks them, with worker processes whatever makes them. That needs no
+    ``/dev/shm`` and no file descriptor per tensor. With ``pin_memory``, batches of workers are copied into memory of
+    torch's pinned allocator as they are asked for, without a thread. :attr:`path` says which way and why.
 
     Takes every argument of torch's class, with its defaults, errors and guards, and these by keyword:
 
@@ -46,7 +51,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
             ``torch.distributed`` when that is initialised, else 0 of 1. ``batch_size`` counts per rank.
         reuse: batches alias the ring: one stays valid until the batch after the next is asked for. By default a
             slot is written again only when the last tensor over it (views, NumPy arrays and what autograd saved
-            included) is gone, and when all slots are held a fresh one is made.
+            included) is gone, and when all slots are held a fresh one is made. Has an effect on the native path alone.
 
     Batches have the structure that torch returns: over tokens a list ``[inputs, targets]`` of fresh int64 tensors.
     Threads read tensors and arrays in place: values may be changed at any time, but as long as an iterator lives, their
@@ -91,6 +96,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self._order: IndexOrder | None = None
         self._pool: _C.SlotPool | None = None
         self._totals: dict[str, float] = {}  # of iterators that are closed
+        self._transport = Transport()
         self._iterators: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
         self._closed = False
         self._faults_at_start = _page_faults()
@@ -160,15 +166,20 @@ class FlatArenaDataLoader(DataLoader[Any]):
         return sampler, torch.Generator().manual_seed(self.seed)
 
     def _choose_path(self) -> tuple[NativeSource | None, str]:
-        if self.collate_fn is not default_collate:
-            why = "collate_fn" if self._auto_collation else "batch_size=None"
-            return None, f"torch: {why} asks for samples one by one"
-        source = native_source(self.dataset)
         kind = type(self.dataset).__name__
-        if source is None:
-            return None, f"torch: the samples of a {kind} are made by Python"
-        writer = f"{self.num_workers} filler thread(s)" if self.num_workers else "the calling thread"
-        return source, f"native: batches of a {kind} are written by {writer}"
+        source = native_source(self.dataset) if self.collate_fn is default_collate else None
+        if source is not None:
+            writer = f"{self.num_workers} filler thread(s)" if self.num_workers else "the calling thread"
+            return source, f"native: batches of a {kind} are written by {writer}"
+        if self.collate_fn is default_collate:
+            why = f"the samples of a {kind} are made by Python"
+        else:
+            why = f"{'collate_fn' if self._auto_collation else 'batch_size=None'} asks for samples one by one"
+        if self.num_workers > 0:
+            return None, f"arena: {why}; {self.num_workers} worker process(es) write batches into shared slots"
+        if self.collate_fn is default_collate:
+            return None, f"arena: {why}; large batches are collated into reused slots"
+        return None, f"torch: {why}"
 
     def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
         given = {"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context}
@@ -179,7 +190,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     @property
     def path(self) -> str:
-        """Which way batches come, and why: starts with "native" or "torch"."""
+        """Which way batches come, and why: starts with "native", "arena" or "torch"."""
         return self._why
 
     # --- iteration ---------------------------------------------------------------------------------------------
@@ -258,12 +269,18 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def stats(self) -> dict[str, float]:
         """Counters since construction; times in seconds, sizes in bytes.
 
-        ``batches, samples, bytes``, and ``tokens`` of token data, delivered; ``waits, wait_seconds``: how often and
-        how long ``next()`` waited (filling in the calling thread included); ``fill_seconds`` summed over threads;
-        ``ready``: batches filled and not taken; ``slots, held_slots, fresh_slots``: mapped, leased, and made because
-        all others were held; ``native_allocations`` after the ring's first round; ``minor_faults, major_faults`` of the
-        whole process; ``tail_tokens`` (of token data) and ``dropped_samples`` that an epoch never delivers. Counters
-        that only threads keep are absent where torch loads.
+        Everywhere: ``minor_faults, major_faults`` of this process; ``slots, held_slots, fresh_slots``: mapped, leased,
+        and made because no other was free and large enough; ``dropped_samples`` that an epoch never delivers.
+
+        On the native path: ``batches, samples, bytes``, and ``tokens`` of token data, delivered; ``waits,
+        wait_seconds``: how often and how long ``next()`` waited (filling in the calling thread included);
+        ``fill_seconds`` summed over threads; ``ready``: batches filled and not taken; ``native_allocations`` after the
+        ring's first round; ``tail_tokens`` of token data that no window covers.
+
+        On the arena path: ``slot_batches``, of which large tensors lie in slots; ``small_batches``, which had none;
+        ``torch_batches``, some tensor of which was left to torch (ragged, sparse, a subclass, on another device,
+        requiring grad, shared already); ``no_memory``: batches for which a slot could not be had; ``slot_bytes`` of
+        all slots together.
         """
         totals = dict(self._totals)
         for iterator in list(self._iterators):
@@ -278,6 +295,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             if isinstance(self.dataset, TokenDataset):
                 totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
                 totals["tail_tokens"] = self.dataset.tail_tokens
+        else:
+            totals.update(self._transport.stats())
         if isinstance(self.sampler, SeededSampler):
             totals["dropped_samples"] = self.sampler.schedule(0).dropped
         if self._pool is not None:
@@ -295,15 +314,16 @@ class FlatArenaDataLoader(DataLoader[Any]):
                 iterator._shutdown_workers()
         self._iterator = None
         self._pool = None
+        self._transport.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """A loader travels without its threads, slots and counters; data files are opened again where it arrives."""
-        left = {"_iterators", "_iterator", "_pool", "_source", "_totals"}
+        left = {"_iterators", "_iterator", "_pool", "_source", "_totals", "_transport"}
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _iterators=weakref.WeakSet(), _iterator=None, _pool=None, _totals={})
-        self.__dict__["_faults_at_start"] = _page_faults()
+        self.__dict__.update(_faults_at_start=_page_faults(), _transport=Transport())
         self._source, self._why = self._choose_path()
 
     def __enter__(self) -> FlatArenaDataLoader:

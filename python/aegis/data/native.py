@@ -15,8 +15,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.dlpack import from_dlpack
 
 from aegis import _C
+from aegis.data.dtypes import DTYPES
 from aegis.data.order import SeededSampler, index_batches
-from aegis.data.record_fields import FIELD_TYPES
 from aegis.data.torch_iter import draws_of
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from aegis.data.native_source import NativeSource
 
 __all__ = ["NativeIter"]
-
-_DTYPES = {field: dtype for dtype, field in FIELD_TYPES.items()}
 
 _live: weakref.WeakSet[NativeIter] = weakref.WeakSet()
 
@@ -103,7 +101,7 @@ class NativeIter(_BaseDataLoaderIter):
         """Pinned memory comes from torch's allocator, fresh for each batch: it alone knows of the copies that users
         start, and gives a block out again only when they are done."""
         return [
-            torch.empty((count, *shape), dtype=_DTYPES[code, bits], pin_memory=True)
+            torch.empty((count, *shape), dtype=DTYPES[code, bits], pin_memory=True)
             for code, bits, shape in self._filler.fields
         ]
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from aegis import _C
+from aegis.data.dtypes import CODES
 from aegis.data.record_dataset import RecordDataset
-from aegis.data.record_fields import FIELD_TYPES, RecordField, record_filler
+from aegis.data.record_fields import RecordField, record_filler
 from aegis.data.token_dataset import TokenDataset
 
 __all__ = ["NativeSource", "native_source"]
@@ -84,7 +85,7 @@ def _plain(tensor: object) -> bool:
         type(tensor) is Tensor
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
-        and tensor.dtype in FIELD_TYPES
+        and tensor.dtype in CODES
         and tensor.ndim > 0
         and tensor.numel() > 0
         and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())

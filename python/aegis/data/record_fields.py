@@ -9,18 +9,9 @@ import torch
 from torch import Tensor
 
 from aegis import _C, ops
+from aegis.data.dtypes import CODES
 
-__all__ = ["FIELD_TYPES", "RecordField", "Scaling", "record_filler"]
-
-FIELD_TYPES: dict[torch.dtype, tuple[int, int]] = {
-    **{dtype: (0, 8 * dtype.itemsize) for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)},
-    **{dtype: (1, 8 * dtype.itemsize) for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)},
-    **{dtype: (2, 8 * dtype.itemsize) for dtype in (torch.float16, torch.float32, torch.float64)},
-    torch.bfloat16: (4, 16),
-    **{dtype: (5, 8 * dtype.itemsize) for dtype in (torch.complex64, torch.complex128)},
-    torch.bool: (6, 8),
-}
-"""What a batch's tensors may hold: DLPack's type code and width by dtype."""
+__all__ = ["RecordField", "Scaling", "record_filler"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +62,7 @@ class RecordField:
         if self.scaling is not None:
             to_bfloat16 = self.scaling.dtype is torch.bfloat16
             scaling = (self.scaling.scale.tolist(), self.scaling.bias.tolist(), to_bfloat16)
-        return self.rows.__dlpack__(), (*FIELD_TYPES[self.dtype], self.shape), scaling, self.store
+        return self.rows.__dlpack__(), (*CODES[self.dtype], self.shape), scaling, self.store
 
 
 def record_filler(fields: tuple[RecordField, ...]) -> _C.RecordFiller:

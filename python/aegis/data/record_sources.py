@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from aegis import _C
+from aegis.data.dtypes import CODES
 from aegis.data.formats import Source, look, read_npy_header
-from aegis.data.record_fields import FIELD_TYPES, RecordField
+from aegis.data.record_fields import RecordField
 
 __all__ = ["read_records"]
 
-_NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in FIELD_TYPES)
+_NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES)
 
 
 class _Part(NamedTuple):
@@ -108,7 +109,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _known(dtype: torch.dtype, given: object) -> torch.dtype:
-    if dtype not in FIELD_TYPES:
+    if dtype not in CODES:
         raise ValueError(f"dtype: expected one of {_NAMES}, got {given}")
     return dtype
 

@@ -1,16 +1,31 @@
-"""torch's own iterators, counting what they deliver."""
+"""torch's own iterators over reused slots, counting what they deliver."""
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+from torch import Tensor
+from torch._utils import ExceptionWrapper
+from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _DatasetKind,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+from aegis.data.collate import InProcessCollate
+from aegis.data.worker import Parcel, Request, WorkerCollate
 
 if TYPE_CHECKING:
     from aegis.data.loader import FlatArenaDataLoader
     from aegis.data.order import Progress
+    from aegis.data.slots import SlotArena
 
 __all__ = ["MultiProcessIter", "SingleProcessIter", "draws_of"]
 
@@ -35,28 +50,125 @@ def draws_of(loader: FlatArenaDataLoader) -> AbstractContextManager[None]:
     return _Undisturbed(torch.default_generator if loader.generator is None else loader.generator)
 
 
+# The iterators below are torch's classes between two of ours: _Counting comes before them, and what has to be in place
+# before they start workers is set up by a base that torch's __init__ reaches through super().
+
+
 class _Counting:
     _progress: Progress
+    _num_yielded: int
 
     def _reset(self, loader: FlatArenaDataLoader, first_iter: bool = False) -> None:
         self._progress = loader._progress
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Any:
-        batch = super().__next__()  # type: ignore[misc]
+        if self._dataset_kind == _DatasetKind.Map and not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            # As torch does it, less record_function: where nothing records, that is most of the cost of a small batch.
+            batch = self._next_data()  # type: ignore[attr-defined]
+            self._num_yielded += 1
+        else:
+            batch = super().__next__()  # type: ignore[misc]
         self._progress.batches += 1
         return batch
 
 
-class SingleProcessIter(_Counting, _SingleProcessDataLoaderIter):
+class _InProcess(_BaseDataLoaderIter):
+    @staticmethod
+    def pinned_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
+
+    def __init__(self, loader: FlatArenaDataLoader) -> None:
+        super().__init__(loader)
+        if self._collate_fn is default_collate:
+            pinned = self.pinned_memory if self._pin_memory else None
+            self._collate_fn = InProcessCollate(loader._transport, pinned)
+
+
+class SingleProcessIter(_Counting, _SingleProcessDataLoaderIter, _InProcess):
+    """Batches made in this process. torch's default collation stacks large tensors into slots."""
+
     def __init__(self, loader: FlatArenaDataLoader) -> None:
         self._progress = loader._progress
         with draws_of(loader):
             super().__init__(loader)
 
 
-class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter):
+# The queues of iterators whose workers run. An iterator that is garbage in a reference cycle would otherwise lose its
+# queues before its __del__ can tell the workers to end, and wait 5 s for each of them.
+_queues: dict[int, Any] = {}
+
+
+class _Parent(_BaseDataLoaderIter):
+    @staticmethod
+    def pin(batch: Any, device: str | None) -> Any:
+        """``batch`` with its tensors in memory of torch's pinned allocator."""
+        return pin_memory(batch, device)  # type: ignore[no-untyped-call]
+
+    def __init__(self, loader: FlatArenaDataLoader) -> None:
+        super().__init__(loader)
+        self._transport = loader._transport
+        self._arena = self._transport.take_arena()
+        if self._arena is not None:
+            self._collate_fn = WorkerCollate(self._arena.file, self._collate_fn)
+        # No thread of torch's to pin batches: they are copied from their slot into pinned memory when they are asked
+        # for, and the slot is free again.
+        self._pins = self._pin_memory
+        self._pin_memory = False
+
+
+class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
+    """Batches made by torch's worker processes and brought here through slots of a :class:`SlotArena`."""
+
+    _arena: SlotArena | None = None
+
     def __init__(self, loader: FlatArenaDataLoader) -> None:
         self._progress = loader._progress
+        self._pid = os.getpid()
         with draws_of(loader):
             super().__init__(loader)
+        _queues[id(self)] = (self._index_queues, self._worker_result_queue, self._workers_done_event, self._workers)
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()  # type: ignore[no-untyped-call]
+        return index if self._arena is None else Request(index, self._arena.lend(self._send_idx))
+
+    def _try_put_index(self) -> None:
+        request = self._send_idx
+        super()._try_put_index()
+        if self._send_idx == request and self._arena is not None:
+            self._arena.take_back(request)  # no worker is left to send it to
+
+    def _get_data(self) -> Any:
+        request, data = super()._get_data()  # type: ignore[no-untyped-call]
+        if self._arena is None:
+            return request, data
+        if isinstance(data, Parcel):
+            try:
+                data = self._arena.open(request, data, self._transport)
+            except Exception:
+                where = "while a batch from a DataLoader worker process was unpacked"
+                data = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+        elif isinstance(data, ExceptionWrapper):
+            self._arena.keep(request)
+        elif isinstance(data, _IterableDatasetStopIteration):
+            # That worker answers no more requests of this epoch.
+            for number, info in self._task_info.items():
+                if info[0] == data.worker_id and len(info) == 1:
+                    self._arena.take_back(number)
+        return request, data
+
+    def _next_data(self) -> Any:
+        data = super()._next_data()  # type: ignore[no-untyped-call]
+        return self.pin(data, self._pin_memory_device) if self._pins else data
+
+    def _shutdown_workers(self) -> None:
+        if self._pid != os.getpid():  # a forked child's copy: the workers are its parent's
+            return
+        super()._shutdown_workers()
+        if self._arena is None or not getattr(self, "_shutdown", False):
+            return
+        _queues.pop(id(self), None)
+        arena, self._arena = self._arena, None
+        ended = not any(worker.is_alive() for worker in self._workers)
+        self._transport.give_back(arena, workers_ended=ended)

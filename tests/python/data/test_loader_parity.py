@@ -116,13 +116,13 @@ def test_user_samplers_are_honoured(tokens):
 def test_subset_composes_with_the_loader_case39(tokens):
     subset = Subset(tokens, [5, 3, 9, 4000])
     loader = FlatArenaDataLoader(subset, batch_size=2, seed=1, rank=1, world_size=2)
-    assert loader.path.startswith("torch")
+    assert loader.path.startswith("arena")
     other = FlatArenaDataLoader(subset, batch_size=2, seed=1, rank=0, world_size=2)
     starts = [int(row[0]) for part in (other, loader) for x, _ in part for row in x]
     assert starts == [5, 3, 9, 4000]
 
 
-def test_other_ways_go_to_torch_and_say_why(tokens):
+def test_other_ways_say_why(tokens):
     class Reversed(aegis.TokenDataset):
         def __getitem__(self, index):
             return super().__getitem__(len(self) - 1 - index)
@@ -131,14 +131,14 @@ def test_other_ways_go_to_torch_and_say_why(tokens):
         return default_collate(samples)[0]
 
     reversed_tokens = Reversed(tokens.paths[0], 16, dtype="uint16", stride=1)
-    for dataset, arguments, why in (
-        (reversed_tokens, {}, "the samples of a Reversed are made by Python"),
-        (tokens, {"collate_fn": first}, "collate_fn"),
-        (tokens, {"batch_size": None}, "batch_size=None"),
-        ([1, 2, 3], {}, "the samples of a list are made by Python"),
+    for dataset, arguments, way, why in (
+        (reversed_tokens, {}, "arena", "the samples of a Reversed are made by Python"),
+        (tokens, {"collate_fn": first}, "torch", "collate_fn"),
+        (tokens, {"batch_size": None}, "torch", "batch_size=None"),
+        ([1, 2, 3], {}, "arena", "the samples of a list are made by Python"),
     ):
         loader = FlatArenaDataLoader(dataset, **arguments)
-        assert loader.path.startswith("torch: ")
+        assert loader.path.startswith(f"{way}: ")
         assert why in loader.path
         for ours, theirs in zip(loader, DataLoader(dataset, **arguments), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
