@@ -9,7 +9,7 @@ import aegis
 import numpy as np
 import pytest
 import torch
-from aegis.data.record_fields import FIELD_TYPES
+from aegis.data.dtypes import CODES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -60,7 +60,7 @@ def test_every_numpy_dtype_in_either_byte_order_case51(tmp_path, kind, order):
         assert dataset[0].dtype is torch.from_numpy(native).dtype
 
 
-@pytest.mark.parametrize("dtype", FIELD_TYPES, ids=str)
+@pytest.mark.parametrize("dtype", CODES, ids=str)
 def test_every_torch_dtype_at_any_offset(tmp_path, dtype):
     data = torch.randint(0, 2, (5, 2, 3)).to(dtype)
     path = tmp_path / "records.bin"
