@@ -30,7 +30,9 @@ class SlotArena:
         self._width = 0  # lanes that are lent
         self._unused = 0  # batches since the last one that used all of those
         self._lent: dict[int, list[_C.SlotLease | None]] = {}  # by the number of the request
-        self._kept: dict[int, _C.SlotLease] = {}  # that a worker may still read or write, by offset
+        self._asked: dict[int, int] = {}  # the worker, likewise
+        # What a worker may still read or write, by worker and offset.
+        self._kept: dict[tuple[int, int], _C.SlotLease] = {}
 
     def lend(self, request: int) -> list[Loan | None]:
         """A slot from each lane in use. Until the request is answered they are a worker's to write."""
@@ -38,14 +40,19 @@ class SlotArena:
         self._lent[request] = leases
         return [None if lease is None else (lease.offset, lease.nbytes) for lease in leases]
 
+    def sent(self, request: int, worker: int) -> None:
+        """Which worker it was given to."""
+        self._asked[request] = worker
+
     def take_back(self, request: int) -> dict[int, _C.SlotLease]:
         """What was lent for a request, by offset. Slots that the caller does not keep are free."""
+        self._asked.pop(request, None)
         return {lease.offset: lease for lease in self._lent.pop(request, ()) if lease is not None}
 
     def open(self, request: int, parcel: Parcel, transport: Transport) -> Any:
         """The batch in ``parcel``, its large tensors over the slots that they were written to. Counts it.
 
-        Raises what unpickling raises, or a RuntimeError where a slot cannot be mapped.
+        Raises what unpickling raises.
         """
         leases = self.take_back(request)
         contents = parcel.contents
@@ -58,15 +65,16 @@ class SlotArena:
                     leases[piece.offset] = lane.adopt(piece.offset, piece.capacity)
                 width = max(width, piece.lane + 1)
         for offset in parcel.freed:
-            self._kept.pop(offset, None)
-        self._kept.update((offset, leases[offset]) for offset in parcel.kept)
+            self._kept.pop((parcel.worker, offset), None)
+        self._kept.update(((parcel.worker, offset), leases[offset]) for offset in parcel.kept)
         self._follow(width)
         transport.count(slots=width, left=contents.left, no_memory=parcel.no_memory)
         return unpack(contents, lambda slot: leases[slot.offset])
 
     def keep(self, request: int) -> None:
         """For a batch that ended in an error: the worker tells in its next parcel that it let go of the slots."""
-        self._kept.update(self.take_back(request))
+        worker = self._asked[request]
+        self._kept.update(((worker, offset), lease) for offset, lease in self.take_back(request).items())
 
     def _lane(self, number: int) -> _C.SlotLane:
         while number >= len(self._lanes):
@@ -83,6 +91,7 @@ class SlotArena:
     def reclaim(self) -> None:
         """When the workers have ended: takes back what they were lent, and what they made and did not hand over."""
         self._lent.clear()
+        self._asked.clear()
         self._kept.clear()
         end = self.file.first
         ranges = sorted(item for lane in self._lanes for item in lane.ranges().items())

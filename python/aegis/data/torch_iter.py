@@ -136,8 +136,12 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
     def _try_put_index(self) -> None:
         request = self._send_idx
         super()._try_put_index()
-        if self._send_idx == request and self._arena is not None:
-            self._arena.take_back(request)  # no worker is left to send it to
+        if self._arena is None:
+            return
+        if self._send_idx > request:
+            self._arena.sent(request, self._task_info[request][0])
+        else:  # no indices are left, or no worker to send them to
+            self._arena.take_back(request)
 
     def _get_data(self) -> Any:
         request, data = super()._get_data()  # type: ignore[no-untyped-call]

@@ -8,6 +8,7 @@ from multiprocessing import context, reduction
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 from torch.utils.dlpack import from_dlpack
 
@@ -39,6 +40,7 @@ class Request:
 class Parcel(NamedTuple):
     """What a worker sends back."""
 
+    worker: int
     contents: Contents
     kept: list[int]
     """Offsets of slots of this batch that the worker still refers to: a collate function has kept a tensor."""
@@ -74,8 +76,9 @@ class WorkerSlots:
     # Slots made here that no batch took along.
     _SPARES_KEPT = 4
 
-    def __init__(self, file: _C.SharedFile) -> None:
+    def __init__(self, file: _C.SharedFile, worker: int) -> None:
         self._file = file
+        self._worker = worker
         self._loans: Sequence[Loan | None] = ()
         self._collating = False
         self._no_memory = False
@@ -150,7 +153,7 @@ class WorkerSlots:
                 self._held[place.slot.offset] = place.window
         self._keep_spares()
         self._loans = ()
-        return Parcel(contents, kept, freed, self._no_memory)
+        return Parcel(self._worker, contents, kept, freed, self._no_memory)
 
     # --- memory ------------------------------------------------------------------------------------------------
 
@@ -210,7 +213,9 @@ class WorkerCollate:
 
     def __call__(self, samples: Any) -> Parcel:
         if self._slots is None:
-            self._slots = WorkerSlots(self._file)
+            info = get_worker_info()
+            assert info is not None
+            self._slots = WorkerSlots(self._file, info.id)
         return self._slots.collate(self._collate_fn, samples)
 
     def __getstate__(self) -> tuple[Any, Callable[[Any], Any]]:

@@ -21,7 +21,7 @@ class Marked(torch.Tensor):
 
 
 def large(i, dtype=torch.float32, shape=(3, 64, 64)):
-    """48 KB as float32: four of them are more than travels inside a message."""
+    """48 KB as float32: more than travels inside a message."""
     n = torch.Size(shape).numel()
     return (torch.arange(n) % 100 + i).reshape(shape).to(dtype)
 

@@ -17,6 +17,7 @@ from samples import SAMPLES, WRONG, Numbered, NumberedStream, Pair, Record, Samp
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 FlatArenaDataLoader = aegis.FlatArenaDataLoader
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +138,7 @@ def test_custom_collate_functions_get_the_transport(collate_fn):
     loader = FlatArenaDataLoader(dataset, batch_size=4, num_workers=1, collate_fn=collate_fn)
     list(loader)
     stats = loader.stats()
-    key = {as_first: "small_batches", as_requiring_grad: "torch_batches"}.get(collate_fn, "slot_batches")
+    key = "torch_batches" if collate_fn is as_requiring_grad else "slot_batches"
     assert stats[key] == 6
     assert (
         loader.path

@@ -21,6 +21,7 @@ from samples import Numbered, NumberedStream
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 FlatArenaDataLoader = aegis.FlatArenaDataLoader
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 HERE = Path(__file__).parent
 PRELUDE = """
@@ -29,14 +30,6 @@ from samples import *
 from torch.utils.data import *
 torch.set_num_threads(1)  # a forked child has none of the others
 """
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def start(body, *arguments, wrapper=(), **options):

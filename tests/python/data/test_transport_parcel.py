@@ -25,12 +25,13 @@ class Wire:
     def __init__(self):
         self.transport = Transport()
         self.arena = SlotArena()
-        self.worker = worker.WorkerSlots(self.arena.file)
+        self.worker = worker.WorkerSlots(self.arena.file, 0)
         self.requests = 0
 
     def send(self, make, samples=None):
         request, self.requests = self.requests, self.requests + 1
         worker._receive(None, self.arena.lend(request))
+        self.arena.sent(request, 0)
         try:
             sent = self.worker.collate(make, samples)
         except Exception:
