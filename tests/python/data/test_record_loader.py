@@ -182,7 +182,7 @@ def test_changed_tensors_are_seen_by_the_next_iterator():
         assert (x.shape, y.sum()) == ((10, 2), 45)
         dataset.tensors = (torch.ones(2, 10).t(),)
         assert next(iter(loader))[0].sum() == 20
-        assert loader.path.startswith("torch")
+        assert loader.path.startswith("arena")
         dataset.tensors = (torch.ones(10),)
         assert next(iter(loader))[0].sum() == 10
         assert loader.path.startswith("native")
@@ -246,7 +246,7 @@ def with_batched_getter():
 def test_tensor_datasets_that_are_torchs_own(make):
     dataset = make()
     loader = FlatArenaDataLoader(dataset, 3)
-    assert loader.path == f"torch: the samples of a {type(dataset).__name__} are made by Python"
+    assert loader.path.startswith(f"arena: the samples of a {type(dataset).__name__} are made by Python")
     for ours, theirs in zip(loader, DataLoader(dataset, 3), strict=True):
         assert all(type(a) is type(b) and a.requires_grad == b.requires_grad for a, b in zip(ours, theirs, strict=True))
         assert all(str(a) == str(b) for a, b in zip(ours, theirs, strict=True))
@@ -254,7 +254,7 @@ def test_tensor_datasets_that_are_torchs_own(make):
 
 def test_a_tensor_dataset_without_rows():
     loader = FlatArenaDataLoader(TensorDataset(torch.empty(0, 3)), 4)
-    assert loader.path.startswith("torch")
+    assert loader.path.startswith("arena")
     assert list(loader) == []
     with pytest.raises(ValueError, match="num_samples=0"):
         list(FlatArenaDataLoader(TensorDataset(torch.empty(0, 3)), 4, shuffle=True))
@@ -266,7 +266,7 @@ def test_a_subclass_of_records_is_torchs_own():
             return [-sample for sample in super().__getitems__(indices)]
 
     loader = FlatArenaDataLoader(Negated(torch.arange(6)), 6)
-    assert loader.path.startswith("torch")
+    assert loader.path.startswith("arena")
     assert next(iter(loader)).tolist() == [0, -1, -2, -3, -4, -5]
 
 
