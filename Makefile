@@ -80,7 +80,7 @@ demo: $(STAMP)/build $(STAMP)/deps-demo
 	@echo "== training a small GPT through aegis.FlatArenaDataLoader: about two minutes on two cores"
 	@$(VENV)/bin/aegis train --out demo $(ARGS)
 
-test: cpp-test $(STAMP)/deps-test
+test: cpp-test $(STAMP)/deps-test $(STAMP)/deps-frameworks
 	@echo "== Python tests, on the installed wheel"
 	@$(VENV)/bin/python -m pytest -q
 

@@ -8,6 +8,7 @@ from aegis import ops
 from aegis._C import ArenaExhausted, build_info, cpu_isa
 from aegis.arena import Arena
 from aegis.data.loader import FlatArenaDataLoader
+from aegis.data.patch import patch_torch
 from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_dataset import TokenDataset
 
@@ -21,6 +22,7 @@ __all__ = [
     "build_info",
     "cpu_isa",
     "ops",
+    "patch_torch",
 ]
 
 cpu_isa()  # an AEGIS_FORCE_ISA that cannot be honoured is an error here, not at the first batch

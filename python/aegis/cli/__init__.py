@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from aegis import __version__
-from aegis.cli import doctor, inspect, train
+from aegis.cli import doctor, inspect, run, train
 
 __all__ = ["main"]
 
-_COMMANDS = [train, inspect, doctor]
+_COMMANDS = [train, run, inspect, doctor]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in _COMMANDS:
         command.register(subparsers)
     args = parser.parse_args(argv)
+    if args.command == "run":  # errors of the user's script are Python's to tell
+        return run.run(args)
     try:
         status: int = args.run(args)
         return status

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import resource
 import warnings
-import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from aegis import _C
+from aegis.data.delivery import Delivery
 from aegis.data.native import NativeIter
-from aegis.data.native_source import NativeSource, native_source
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.state import make_state, restore
 from aegis.data.token_dataset import TokenDataset
-from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
-from aegis.data.transport import Transport
 
 __all__ = ["FlatArenaDataLoader"]
 
@@ -92,12 +88,6 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self.world_size = world_size
         self.reuse = reuse
         self._next = Progress(epoch=0)  # of the next iter()
-        self._progress = self._next  # of the newest one, or of the next where that is news: what state_dict() tells
-        self._order: IndexOrder | None = None
-        self._pool: _C.SlotPool | None = None
-        self._totals: dict[str, float] = {}  # of iterators that are closed
-        self._transport = Transport()
-        self._iterators: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
         self._closed = False
         self._faults_at_start = _page_faults()
         if seed is not None:
@@ -125,10 +115,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if not isinstance(dataset, IterableDataset):
-            self._order = IndexOrder(self, super()._index_sampler, batched=self._auto_collation)
-        self._source, self._why = self._choose_path()
-        if self._source is not None and num_workers > 0:
+        self._set_up(self._next)
+        if self._delivery.source is not None and num_workers > 0:
             self._warn_unused(worker_init_fn, multiprocessing_context)
 
     def _seeded(
@@ -165,21 +153,12 @@ class FlatArenaDataLoader(DataLoader[Any]):
         )
         return sampler, torch.Generator().manual_seed(self.seed)
 
-    def _choose_path(self) -> tuple[NativeSource | None, str]:
-        kind = type(self.dataset).__name__
-        source = native_source(self.dataset) if self.collate_fn is default_collate else None
-        if source is not None:
-            writer = f"{self.num_workers} filler thread(s)" if self.num_workers else "the calling thread"
-            return source, f"native: batches of a {kind} are written by {writer}"
-        if self.collate_fn is default_collate:
-            why = f"the samples of a {kind} are made by Python"
-        else:
-            why = f"{'collate_fn' if self._auto_collation else 'batch_size=None'} asks for samples one by one"
-        if self.num_workers > 0:
-            return None, f"arena: {why}; {self.num_workers} worker process(es) write batches into shared slots"
-        if self.collate_fn is default_collate:
-            return None, f"arena: {why}; large batches are collated into reused slots"
-        return None, f"torch: {why}"
+    def _set_up(self, progress: Progress) -> None:
+        self._delivery = Delivery(progress, reuse=self.reuse)
+        self._order: IndexOrder | None = None
+        if not isinstance(self.dataset, IterableDataset):
+            self._order = IndexOrder(self._delivery, super()._index_sampler, batched=self._auto_collation)
+        self._delivery.choose_path(self)
 
     def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
         given = {"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context}
@@ -191,7 +170,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
     @property
     def path(self) -> str:
         """Which way batches come, and why: starts with "native", "arena" or "torch"."""
-        return self._why
+        return self._delivery.why
 
     # --- iteration ---------------------------------------------------------------------------------------------
 
@@ -202,35 +181,22 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def __iter__(self) -> _BaseDataLoaderIter:
         if self._closed:
             raise RuntimeError("this loader has been closed")
-        self._progress = self._next
-        self._progress.started = True
-        self._next = Progress(self._progress.epoch + 1)
+        progress = self._delivery.progress = self._next
+        progress.started = True
+        self._next = Progress(progress.epoch + 1)
         if isinstance(self.sampler, SeededSampler):
-            self.sampler.set_epoch(self._progress.epoch)
+            self.sampler.set_epoch(progress.epoch)
             assert self.generator is not None
-            self.generator.manual_seed(self.sampler.seed ^ self._progress.epoch)
+            self.generator.manual_seed(self.sampler.seed ^ progress.epoch)
         # The data set, or what collates it, may have changed since: an iterator kept for long then starts anew.
-        self._source, self._why = self._choose_path()
-        if self._iterator is not None and isinstance(self._iterator, NativeIter) != (self._source is not None):
+        self._delivery.choose_path(self)
+        native = self._delivery.source is not None
+        if self._iterator is not None and isinstance(self._iterator, NativeIter) != native:
             self._iterator = None
-        iterator = super().__iter__()
-        self._iterators.add(iterator)
-        return iterator
+        return super().__iter__()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
-        if self._source is not None:
-            self.check_worker_number_rationality()
-            return NativeIter(self, self._source)
-        if self.num_workers == 0:
-            return SingleProcessIter(self)
-        self.check_worker_number_rationality()
-        return MultiProcessIter(self)
-
-    def _slot_pool(self, filler: _C.BatchFiller, depth: int) -> _C.SlotPool:
-        """Slots for the ring and for the two batches that a ``for`` loop holds; kept from epoch to epoch."""
-        if self._pool is None:
-            self._pool = _C.SlotPool(max(1, filler.batch_bytes(self.batch_size or 1)), depth + 2)
-        return self._pool
+        return self._delivery.iterator(self)
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -239,11 +205,10 @@ class FlatArenaDataLoader(DataLoader[Any]):
         if epoch < 0:
             raise ValueError(f"epoch: expected at least 0, got {epoch}")
         if epoch != self._next.epoch:
-            if self._progress is self._next:
-                self._progress = Progress(epoch)
-                self._next = self._progress
-            else:
-                self._next = Progress(epoch)
+            news = self._delivery.progress is self._next
+            self._next = Progress(epoch)
+            if news:
+                self._delivery.progress = self._next
         if not isinstance(self.sampler, SeededSampler) and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
@@ -253,7 +218,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         With ``seed`` the position is global and can be loaded on another number of ranks with another batch size;
         otherwise it is this rank's own.
         """
-        return make_state(self, self._progress)
+        return make_state(self, self._delivery.progress)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next ``iter()`` goes on where ``state`` was taken: in O(1) with ``seed``, after one ``torch.randperm``
@@ -262,7 +227,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         Raises:
             ValueError: ``state`` belongs to other data or to another order; says which value differs.
         """
-        self._next = self._progress = restore(self, state)
+        self._next = self._delivery.progress = restore(self, state)
 
     # --- numbers and end ---------------------------------------------------------------------------------------
 
@@ -282,49 +247,35 @@ class FlatArenaDataLoader(DataLoader[Any]):
         requiring grad, shared already); ``no_memory``: batches for which a slot could not be had; ``slot_bytes`` of
         all slots together.
         """
-        totals = dict(self._totals)
-        for iterator in list(self._iterators):
-            if isinstance(iterator, NativeIter) and iterator.live:
-                for name, value in iterator.stats().items():
-                    totals[name] = totals.get(name, 0) + value
+        totals = self._delivery.stats()
         minor, major = _page_faults()
         totals["minor_faults"] = minor - self._faults_at_start[0]
         totals["major_faults"] = major - self._faults_at_start[1]
-        if self._source is not None:
-            totals["bytes"] = totals.get("samples", 0) * self._source.sample_bytes
+        if self._delivery.source is not None:
+            totals["bytes"] = totals.get("samples", 0) * self._delivery.source.sample_bytes
             if isinstance(self.dataset, TokenDataset):
                 totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
                 totals["tail_tokens"] = self.dataset.tail_tokens
-        else:
-            totals.update(self._transport.stats())
         if isinstance(self.sampler, SeededSampler):
             totals["dropped_samples"] = self.sampler.schedule(0).dropped
-        if self._pool is not None:
-            pool = self._pool.stats()
-            totals.update(slots=pool["slots"], held_slots=pool["held"], fresh_slots=pool["fresh"])
         return totals
 
     def close(self) -> None:
         """Ends threads and worker processes. Batches already handed out stay valid. Can be repeated."""
         self._closed = True
-        for iterator in list(self._iterators):
-            if isinstance(iterator, NativeIter):
-                iterator.close()
-            elif isinstance(iterator, MultiProcessIter):
-                iterator._shutdown_workers()
+        self._delivery.close()
         self._iterator = None
-        self._pool = None
-        self._transport.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """A loader travels without its threads, slots and counters; data files are opened again where it arrives."""
-        left = {"_iterators", "_iterator", "_pool", "_source", "_totals", "_transport"}
-        return {name: value for name, value in self.__dict__.items() if name not in left}
+        left = {"_iterator", "_delivery", "_order"}
+        state = {name: value for name, value in self.__dict__.items() if name not in left}
+        return {**state, "_progress": self._delivery.progress}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _iterators=weakref.WeakSet(), _iterator=None, _pool=None, _totals={})
-        self.__dict__.update(_faults_at_start=_page_faults(), _transport=Transport())
-        self._source, self._why = self._choose_path()
+        kept = {name: value for name, value in state.items() if name != "_progress"}
+        self.__dict__.update(kept, _iterator=None, _faults_at_start=_page_faults())
+        self._set_up(state["_progress"])
 
     def __enter__(self) -> FlatArenaDataLoader:
         return self

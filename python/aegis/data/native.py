@@ -20,8 +20,9 @@ from aegis.data.order import SeededSampler, index_batches
 from aegis.data.torch_iter import draws_of
 
 if TYPE_CHECKING:
-    from aegis.data.loader import FlatArenaDataLoader
-    from aegis.data.native_source import NativeSource
+    from torch.utils.data import DataLoader
+
+    from aegis.data.delivery import Delivery
 
 __all__ = ["NativeIter"]
 
@@ -37,32 +38,34 @@ def _close_all() -> None:
 class NativeIter(_BaseDataLoaderIter):
     """Batches of one epoch. Made by the loader; closes itself when dropped."""
 
-    def __init__(self, loader: FlatArenaDataLoader, source: NativeSource) -> None:
+    def __init__(self, loader: DataLoader[Any], delivery: Delivery) -> None:
         if loader.num_workers > 0 and not loader.prefetch_factor:
             raise AssertionError(f"prefetch_factor: expected at least 1, got {loader.prefetch_factor}")
         if loader.num_workers == 0 and loader.timeout != 0:
             raise AssertionError(f"timeout: expected 0 with num_workers=0, got {loader.timeout}")
-        with draws_of(loader):
+        self._delivery = delivery
+        with draws_of(loader, delivery.progress):
             super().__init__(loader)
-        self._totals = loader._totals
-        self._start(loader, source)
+        self._start(loader)
 
-    def _start(self, loader: FlatArenaDataLoader, source: NativeSource) -> None:
+    def _start(self, loader: DataLoader[Any]) -> None:
+        source = self._delivery.source
+        assert source is not None
         source.filler.verify()
         self._filler = source.filler
         self._structure = source.structure
         self._check = source.check
-        self._progress = loader._progress
+        self._progress = self._delivery.progress
         self._pinned: deque[list[Tensor]] = deque()
         self._num_taken = 0  # from the feeder
         depth = max(1, self._num_workers * (loader.prefetch_factor or 0))
         self._feeder = _C.Feeder(
             self._filler,
-            loader._slot_pool(self._filler, depth),
+            self._delivery.slot_pool(loader.batch_size or 1, self._filler, depth),
             threads=self._num_workers,
             depth=depth,
             from_dlpack=from_dlpack,
-            reuse=loader.reuse,
+            reuse=self._delivery.reuse,
         )
         _live.add(self)
         self._indices = self._index_source(loader)
@@ -70,18 +73,18 @@ class NativeIter(_BaseDataLoaderIter):
             while not self._feeder.full and self._submit():
                 pass
 
-    def _index_source(self, loader: FlatArenaDataLoader) -> Iterator[Any] | None:
+    def _index_source(self, loader: DataLoader[Any]) -> Iterator[Any] | None:
         """Where indices come from; None when the feeder makes them itself."""
         if isinstance(loader.sampler, SeededSampler) and not self._pin_memory:
             self._feeder.follow(loader.sampler.schedule(self._progress.epoch, self._progress.start))
             return None
         return index_batches(loader.batch_sampler, self._progress)
 
-    def _reset(self, loader: FlatArenaDataLoader, first_iter: bool = False) -> None:
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         self.close()
         super()._reset(loader, first_iter)
-        assert loader._source is not None
-        self._start(loader, loader._source)
+        self._delivery.restart(loader)
+        self._start(loader)
 
     def _submit(self) -> bool:
         """Asks for one more batch; False when the order is at its end."""
@@ -133,7 +136,7 @@ class NativeIter(_BaseDataLoaderIter):
     def _delivered(self) -> None:
         self._num_taken += 1
         self._num_yielded += 1
-        self._progress.batches += 1
+        self._progress.advance()
         if self._num_workers > 0 and self._indices is not None:
             self._submit()
 
@@ -149,9 +152,10 @@ class NativeIter(_BaseDataLoaderIter):
         if self in _live:
             _live.discard(self)
             self._feeder.stop()
+            totals = self._delivery.totals
             for name, value in self._feeder.stats().items():
-                self._totals[name] = self._totals.get(name, 0) + value
-            self._totals["ready"] = 0
+                totals[name] = totals.get(name, 0) + value
+            totals["ready"] = 0
             self._pinned.clear()
 
     def __del__(self) -> None:

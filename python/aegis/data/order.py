@@ -32,6 +32,10 @@ class Progress:
     resumed: bool = False
     """Whether that was in an earlier run, which also made the draws of this epoch."""
 
+    def advance(self) -> None:
+        """Counts a batch delivered."""
+        self.batches += 1
+
 
 class SeededSampler(Sampler[int]):
     """One rank's samples of an epoch, in an order that takes no memory and can be entered anywhere.
@@ -162,8 +166,8 @@ def _skipped(batches: Iterator[Any], count: int) -> Iterator[Any]:
     yield from batches
 
 
-class _Loader(Protocol):
-    _progress: Progress
+class _Delivery(Protocol):
+    progress: Progress
 
 
 class IndexOrder:
@@ -172,8 +176,8 @@ class IndexOrder:
     ``sampler`` is the loader's batch sampler, or its sampler when ``batch_size`` is None.
     """
 
-    def __init__(self, loader: _Loader, sampler: Any, *, batched: bool) -> None:
-        self._loader = loader
+    def __init__(self, delivery: _Delivery, sampler: Any, *, batched: bool) -> None:
+        self._delivery = delivery
         self._sampler = sampler
         self._batched = batched
 
@@ -181,7 +185,7 @@ class IndexOrder:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        progress = self._loader._progress  # now, not at the first batch: a loader may have several iterators
+        progress = self._delivery.progress  # now, not at the first batch: a loader may have several iterators
         sampler = self._sampler if self._batched else BatchSampler(self._sampler, 1, False)
         batches = index_batches(sampler, progress)
         if stands_in(sampler):

@@ -23,7 +23,9 @@ from aegis.data.collate import InProcessCollate
 from aegis.data.worker import Parcel, Request, WorkerCollate
 
 if TYPE_CHECKING:
-    from aegis.data.loader import FlatArenaDataLoader
+    from torch.utils.data import DataLoader
+
+    from aegis.data.delivery import Delivery
     from aegis.data.order import Progress
     from aegis.data.slots import SlotArena
 
@@ -43,9 +45,9 @@ class _Undisturbed(AbstractContextManager[None]):
         self._generator.set_state(self._state)
 
 
-def draws_of(loader: FlatArenaDataLoader) -> AbstractContextManager[None]:
+def draws_of(loader: DataLoader[Any], progress: Progress) -> AbstractContextManager[None]:
     """Around the making of an iterator: a resumed epoch's draws were made before it was saved, and are not repeated."""
-    if not loader._progress.resumed:
+    if not progress.resumed:
         return nullcontext()
     return _Undisturbed(torch.default_generator if loader.generator is None else loader.generator)
 
@@ -55,11 +57,14 @@ def draws_of(loader: FlatArenaDataLoader) -> AbstractContextManager[None]:
 
 
 class _Counting:
+    _delivery: Delivery
     _progress: Progress
     _num_yielded: int
 
-    def _reset(self, loader: FlatArenaDataLoader, first_iter: bool = False) -> None:
-        self._progress = loader._progress
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        if not first_iter:
+            self._delivery.restart(loader)
+        self._progress = self._delivery.progress
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Any:
@@ -69,28 +74,31 @@ class _Counting:
             self._num_yielded += 1
         else:
             batch = super().__next__()  # type: ignore[misc]
-        self._progress.batches += 1
+        self._progress.advance()
         return batch
 
 
 class _InProcess(_BaseDataLoaderIter):
+    _delivery: Delivery
+
     @staticmethod
     def pinned_memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
-    def __init__(self, loader: FlatArenaDataLoader) -> None:
+    def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
         if self._collate_fn is default_collate:
             pinned = self.pinned_memory if self._pin_memory else None
-            self._collate_fn = InProcessCollate(loader._transport, pinned)
+            self._collate_fn = InProcessCollate(self._delivery.transport, pinned)
 
 
 class SingleProcessIter(_Counting, _SingleProcessDataLoaderIter, _InProcess):
     """Batches made in this process. torch's default collation stacks large tensors into slots."""
 
-    def __init__(self, loader: FlatArenaDataLoader) -> None:
-        self._progress = loader._progress
-        with draws_of(loader):
+    def __init__(self, loader: DataLoader[Any], delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._progress = delivery.progress
+        with draws_of(loader, delivery.progress):
             super().__init__(loader)
 
 
@@ -100,14 +108,16 @@ _queues: dict[int, Any] = {}
 
 
 class _Parent(_BaseDataLoaderIter):
+    _delivery: Delivery
+
     @staticmethod
     def pin(batch: Any, device: str | None) -> Any:
         """``batch`` with its tensors in memory of torch's pinned allocator."""
         return pin_memory(batch, device)  # type: ignore[no-untyped-call]
 
-    def __init__(self, loader: FlatArenaDataLoader) -> None:
+    def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
-        self._transport = loader._transport
+        self._transport = self._delivery.transport
         self._arena = self._transport.take_arena()
         if self._arena is not None:
             self._collate_fn = WorkerCollate(self._arena.file, self._collate_fn)
@@ -122,10 +132,11 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
 
     _arena: SlotArena | None = None
 
-    def __init__(self, loader: FlatArenaDataLoader) -> None:
-        self._progress = loader._progress
+    def __init__(self, loader: DataLoader[Any], delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._progress = delivery.progress
         self._pid = os.getpid()
-        with draws_of(loader):
+        with draws_of(loader, delivery.progress):
             super().__init__(loader)
         _queues[id(self)] = (self._index_queues, self._worker_result_queue, self._workers_done_event, self._workers)
 

@@ -365,7 +365,7 @@ def test_two_iterators_of_one_loader_do_not_mix():
     for (one, _), (other, _) in zip(loader, loader, strict=True):
         assert torch.equal(one, other)
         assert one.data_ptr() != other.data_ptr()
-    assert len(loader._transport._arenas) == 2
+    assert len(loader._delivery.transport._arenas) == 2
 
 
 def test_iterators_are_torchs_classes_and_say_what_they_do():

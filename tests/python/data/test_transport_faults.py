@@ -104,7 +104,7 @@ def test_memory_of_the_arena_does_not_grow_with_broken_epochs_case9():
     pages = []
     for _ in range(10):
         next(iter(loader))
-        (arena,) = loader._transport._idle
+        (arena,) = loader._delivery.transport._idle
         pages.append(os.fstat(arena.file.fileno()).st_blocks)
     assert max(pages[5:]) <= max(pages[:5])
 

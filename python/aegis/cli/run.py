@@ -1,0 +1,90 @@
+"""``aegis run``: a Python script, unchanged, with aegis in place of torch's DataLoader."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any
+
+from aegis.data import patch
+
+__all__ = ["register", "run"]
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand and its options."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a Python script with aegis in torch's place",
+        description="Run a script, or with -m a module, as python would: arguments, exit status and tracebacks are "
+        "the same. Options of aegis come before it.",
+        usage="%(prog)s [-h] [--loader] [--verbose] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+    )
+    parser.add_argument("--loader", action="store_true", help="deliver the batches of torch's DataLoader through aegis")
+    parser.add_argument("--verbose", action="store_true", help="say at the end, on stderr, what aegis delivered")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; 0 when it comes to its end, 2 where there is no such file. Its exceptions pass through."""
+    if not args.module and not os.path.exists(args.script):
+        print(f"aegis run: error: can't open file {args.script!r}: no such file", file=sys.stderr)
+        return 2
+    sys.argv = [args.script, *args.arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd() if args.module else os.path.dirname(os.path.realpath(args.script))
+    try:
+        with patch.patch_torch() if args.loader else nullcontext():
+            if args.module:
+                runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(args.script, run_name="__main__")
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = _of_script(error.__traceback__)
+        if args.module and isinstance(error, ImportError) and trace is None:
+            print(f"aegis run: error: {error}", file=sys.stderr)
+            return 1
+        _hide_frames(error, trace)
+        raise
+    finally:
+        if args.verbose:
+            counts = patch.stats()
+            paths = ", ".join(f"{path} {count:,}" for path, count in counts.items())
+            print(f"aegis run: {sum(counts.values()):,} batches delivered: {paths}", file=sys.stderr)
+    return 0
+
+
+def _of_script(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback below :func:`run` and runpy; None for an error before the script's first line."""
+    while trace is not None and trace.tb_frame.f_code is not run.__code__:
+        trace = trace.tb_next
+    if trace is not None:
+        trace = trace.tb_next
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") in ("runpy", "importlib._bootstrap"):
+        trace = trace.tb_next
+    return trace
+
+
+def _hide_frames(error: BaseException, trace: TracebackType | None) -> None:
+    """Python prints ``error``, or the script's own hook does, with ``trace`` instead of the way through aegis.
+
+    The exit status, and the signal after Ctrl-C, are then Python's too.
+    """
+    hook = sys.excepthook
+
+    def excepthook(kind: type[BaseException], raised: BaseException, raised_at: TracebackType | None) -> Any:
+        if raised is error:
+            raised_at = trace
+            raised = raised.with_traceback(trace)
+        hook(kind, raised, raised_at)
+
+    sys.excepthook = excepthook

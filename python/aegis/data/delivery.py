@@ -1,0 +1,104 @@
+"""What a loader keeps from iterator to iterator: which way its batches come, the epoch it is in, and memory."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch.utils.data import DataLoader, default_collate
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from aegis import _C
+from aegis.data.native import NativeIter
+from aegis.data.native_source import NativeSource, native_source
+from aegis.data.order import Progress
+from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
+from aegis.data.transport import Transport
+
+__all__ = ["Delivery"]
+
+
+class Delivery:
+    """Belongs to one loader, which may be any ``DataLoader``. Its iterators hold this and not the loader."""
+
+    def __init__(self, progress: Progress, *, reuse: bool = False) -> None:
+        self.progress = progress
+        """Of the newest iterator, or of the next where that is news."""
+        self.reuse = reuse
+        self.source: NativeSource | None = None
+        self.why = ""
+        """Which way batches come, and why: starts with "native", "arena" or "torch"."""
+        self.totals: dict[str, float] = {}  # of native iterators that are closed
+        self.transport = Transport()
+        self._pool: _C.SlotPool | None = None
+        self._iterators: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
+
+    def choose_path(self, loader: DataLoader[Any]) -> None:
+        """Sets ``source`` and ``why`` for the data set and the collation that ``loader`` has now."""
+        kind = type(loader.dataset).__name__
+        self.source = native_source(loader.dataset) if loader.collate_fn is default_collate else None
+        if self.source is not None:
+            writer = f"{loader.num_workers} filler thread(s)" if loader.num_workers else "the calling thread"
+            self.why = f"native: batches of a {kind} are written by {writer}"
+        elif loader.collate_fn is default_collate:
+            self.choose_python(loader, f"the samples of a {kind} are made by Python")
+        else:
+            what = "batch_size=None" if loader.batch_sampler is None else "collate_fn"
+            self.choose_python(loader, f"{what} asks for samples one by one")
+
+    def choose_python(self, loader: DataLoader[Any], reason: str) -> None:
+        """The path of samples that Python makes."""
+        self.source = None
+        if loader.num_workers > 0:
+            self.why = f"arena: {reason}; {loader.num_workers} worker process(es) write batches into shared slots"
+        elif loader.collate_fn is default_collate:
+            self.why = f"arena: {reason}; large batches are collated into reused slots"
+        else:
+            self.why = f"torch: {reason}"
+
+    def iterator(self, loader: DataLoader[Any]) -> _BaseDataLoaderIter:
+        """A new iterator, on the path chosen, through the epoch of ``progress``."""
+        iterator: _BaseDataLoaderIter
+        if loader.num_workers > 0:
+            loader.check_worker_number_rationality()
+        if self.source is not None:
+            iterator = NativeIter(loader, self)
+        elif loader.num_workers == 0:
+            iterator = SingleProcessIter(loader, self)
+        else:
+            iterator = MultiProcessIter(loader, self)
+        self._iterators.add(iterator)
+        return iterator
+
+    def restart(self, loader: DataLoader[Any]) -> None:
+        """Called by an iterator that starts anew, before it reads ``progress`` and ``source``."""
+
+    def slot_pool(self, batch_size: int, filler: _C.BatchFiller, depth: int) -> _C.SlotPool:
+        """Slots for the ring and for the two batches that a ``for`` loop holds; kept from epoch to epoch."""
+        if self._pool is None:
+            self._pool = _C.SlotPool(max(1, filler.batch_bytes(batch_size)), depth + 2)
+        return self._pool
+
+    def stats(self) -> dict[str, float]:
+        """Counters of the path chosen, as :meth:`aegis.FlatArenaDataLoader.stats` explains them."""
+        totals = dict(self.totals)
+        for iterator in list(self._iterators):
+            if isinstance(iterator, NativeIter) and iterator.live:
+                for name, value in iterator.stats().items():
+                    totals[name] = totals.get(name, 0) + value
+        if self.source is None:
+            totals.update(self.transport.stats())
+        if self._pool is not None:
+            pool = self._pool.stats()
+            totals.update(slots=pool["slots"], held_slots=pool["held"], fresh_slots=pool["fresh"])
+        return totals
+
+    def close(self) -> None:
+        """Ends threads and worker processes. Batches already handed out stay valid. Can be repeated."""
+        for iterator in list(self._iterators):
+            if isinstance(iterator, NativeIter):
+                iterator.close()
+            elif isinstance(iterator, MultiProcessIter):
+                iterator._shutdown_workers()
+        self._pool = None
+        self.transport.close()
