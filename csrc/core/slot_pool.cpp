@@ -9,9 +9,9 @@
 namespace aegis {
 
 struct SlotLease::Slot {
-  explicit Slot(size_t bytes) : memory(bytes) {}
+  explicit Slot(size_t bytes) : memory(std::make_shared<const Mapping>(bytes)) {}
 
-  Mapping memory;
+  std::shared_ptr<const Mapping> memory;
   // Holders. Release order on the way down and acquire at zero: what a holder read or wrote happens
   // before the next owner's writes.
   std::atomic<int64_t> leases{0};
@@ -35,7 +35,9 @@ void SlotLease::reset() noexcept {
   pool_.reset();
 }
 
-std::byte* SlotLease::data() const { return slot_->memory.data(); }
+std::byte* SlotLease::data() const { return slot_->memory->data(); }
+
+std::shared_ptr<const Mapping> SlotLease::memory() const { return slot_->memory; }
 
 std::shared_ptr<SlotPool> SlotPool::make(size_t slot_bytes, int warm) {
   check<std::invalid_argument>(slot_bytes > 0, "slot_bytes: expected at least 1, got 0");
@@ -111,7 +113,7 @@ void SlotPool::give_back(Slot* slot) noexcept {
   std::unique_ptr<Slot> surplus;  // unmapped after the lock is let go
   const std::lock_guard lock(mutex_);
   --held_;
-  if (slot->memory.size() < slot_bytes_) {
+  if (slot->memory->size() < slot_bytes_) {
     surplus = remove_slot(slot);
     return;
   }

@@ -30,6 +30,8 @@ class SlotLease {
   void reset() noexcept;
   explicit operator bool() const { return slot_ != nullptr; }
   std::byte* data() const;  ///< 64-byte aligned, slot_bytes() long
+  /// Keeps the memory mapped without holding the slot: others may be given it and write to it.
+  std::shared_ptr<const Mapping> memory() const;
 
  private:
   friend class SlotPool;

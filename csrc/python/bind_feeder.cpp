@@ -56,8 +56,7 @@ class PyFeeder {
   /// batch's memory is written again after the next next().
   PyFeeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPool> pool, int threads,
            int depth, py::object from_dlpack, bool reuse)
-      : pool_(pool),
-        feeder_(std::make_unique<Feeder>(std::move(filler), std::move(pool),
+      : feeder_(std::make_unique<Feeder>(std::move(filler), std::move(pool),
                                          FeederOptions{threads, depth})),
         from_dlpack_(std::move(from_dlpack)),
         reuse_(reuse) {}
@@ -97,7 +96,7 @@ class PyFeeder {
       shape_.insert(shape_.end(), fields[f].row_shape.begin(), fields[f].row_shape.end());
       const dlpack::DataType dtype{fields[f].type.code, fields[f].type.bits};
       const py::object capsule =
-          reuse_ ? dlpack::make_capsule(batch.fields[f], shape_, dtype, pool_)
+          reuse_ ? dlpack::make_capsule(batch.fields[f], shape_, dtype, batch.lease.memory())
                  : dlpack::make_capsule(batch.fields[f], shape_, dtype, batch.lease);
       PyObject* tensor = PyObject_CallOneArg(from_dlpack_.ptr(), capsule.ptr());
       if (tensor == nullptr) throw py::error_already_set();
@@ -133,7 +132,6 @@ class PyFeeder {
     }
   }
 
-  const std::shared_ptr<SlotPool> pool_;
   std::unique_ptr<Feeder> feeder_;
   const py::object from_dlpack_;
   const bool reuse_;

@@ -329,3 +329,13 @@ def test_seeded_iteration_draws_nothing_also_under_a_profiler(tokens):
         for _ in FlatArenaDataLoader(tokens, 500, num_workers=1, seed=1):
             pass
     assert any("NativeIter.__next__" in event.key for event in profile.key_averages())
+
+
+def test_a_stale_tensor_of_reused_memory_is_never_unmapped(tokens):
+    """Larger batches outgrow the slots while tensors over small ones are still held."""
+    batches = [[i] for i in range(5)] + [list(range(4000))] * 5
+    loader = FlatArenaDataLoader(tokens, batch_sampler=batches, num_workers=1, reuse=True)
+    stale = list(loader)
+    del loader
+    gc.collect()
+    assert sum(int(x[-1, -1]) >= 0 for x, _ in stale) == 10
