@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/copy_rows.h"
 #include "core/shared_file.h"
 #include "core/slot_lane.h"
 #include "python/bind.h"
@@ -47,6 +48,14 @@ py::capsule view_of_slot(const SlotLane::Lease& slot, uint8_t code, uint8_t bits
   return view(data, slot->bytes(), code, bits, shape, slot);
 }
 
+/// Addresses, because this side of the library knows no tensors: the caller vouches for them.
+void copy_to(uintptr_t out, const std::vector<uintptr_t>& rows, size_t row_bytes) {
+  std::vector<const std::byte*> pointers;
+  pointers.reserve(rows.size());
+  for (const uintptr_t row : rows) pointers.push_back(reinterpret_cast<const std::byte*>(row));
+  copy_rows(reinterpret_cast<std::byte*>(out), pointers, row_bytes);
+}
+
 /// A lane as Python has it. Leases keep the lane itself, but without this one nobody asks for more.
 class PyLane {
  public:
@@ -75,6 +84,8 @@ py::dict lane_stats(const PyLane& lane) {
 }  // namespace
 
 void bind_slots(py::module_& m) {
+  m.def("copy_rows", &copy_to, py::arg("out"), py::arg("rows"), py::arg("row_bytes"), Release());
+
   py::class_<Window, std::shared_ptr<Window>>(m, "SharedWindow")
       .def_property_readonly(
           "address", [](const Window& w) { return reinterpret_cast<uintptr_t>(w.memory.data()); })

@@ -135,6 +135,9 @@ class Feeder:
     def full(self) -> bool: ...
     def stats(self) -> dict[str, float]: ...
 
+def copy_rows(out: int, rows: Sequence[int], row_bytes: int) -> None:
+    """Copies ``row_bytes`` from each address of ``rows`` to ``out``, one behind the other, past the caches."""
+
 class SharedWindow:
     """A range of a SharedFile in this process."""
 

@@ -13,7 +13,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from torch.utils.dlpack import from_dlpack
 
 from aegis import _C
-from aegis.data.collate import collate_map, stackable
+from aegis.data.collate import STREAM_BYTES, collate_map, stack_into, stackable
 from aegis.data.dtypes import CODES
 from aegis.data.parcel import SMALL, Contents, Slot, pack
 
@@ -108,7 +108,10 @@ class WorkerSlots:
             place = self._find(nbytes)
             if place is None:
                 return None
-            ctypes.memmove(place.window.address, address, nbytes)
+            if nbytes >= STREAM_BYTES:
+                _C.copy_rows(place.window.address, [address], nbytes)
+            else:
+                ctypes.memmove(place.window.address, address, nbytes)
         place.sent = True
         return place.slot
 
@@ -135,7 +138,7 @@ class WorkerSlots:
             try:
                 if place is not None:
                     shape = (len(batch), *first.shape)
-                    return torch.stack(batch, 0, out=from_dlpack(place.window.view(*CODES[first.dtype], shape)))
+                    return stack_into(from_dlpack(place.window.view(*CODES[first.dtype], shape)), batch)
                 if nbytes <= SMALL:
                     return torch.stack(batch, 0)
             except Exception:  # torch says below what is wrong with the samples

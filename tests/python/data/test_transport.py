@@ -11,6 +11,8 @@ import aegis
 import numpy as np
 import pytest
 import torch
+from aegis import _C
+from aegis.data import collate
 from aegis.data.collate import InProcessCollate
 from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
 from samples import SAMPLES, WRONG, Numbered, NumberedStream, Pair, Record, Samples, assert_same, large, outcomes
@@ -165,6 +167,32 @@ class Keeping:
         self.kept.append(batch)
         before = self.kept.pop(0).sum((1, 2, 3)) if len(self.kept) > 10 else torch.zeros(4)
         return batch, before
+
+
+ROWS = {
+    "rows": lambda: [torch.rand(3, 50) for _ in range(4)],
+    "views": lambda: [torch.rand(4, 3, 50)[i] for i in range(4)],
+    "other_order": lambda: [torch.rand(50, 3).t() for _ in range(4)],
+    "one_other_order": lambda: [torch.rand(3, 50), torch.rand(50, 3).t()] * 2,
+    "conjugate": lambda: [torch.rand(3, 50, dtype=torch.complex64).conj()] * 4,
+    "negative": lambda: [torch.rand(3, 50, dtype=torch.complex64).conj().imag] * 4,
+    "unaligned": lambda: [torch.arange(400, dtype=torch.uint8)[i : i + 331] for i in range(4)],
+    "ragged": lambda: [torch.rand(3, 50), torch.rand(3, 49)] * 2,
+    "sparse": lambda: [torch.rand(3, 50), torch.rand(3, 50).to_sparse()] * 2,
+    "elsewhere": lambda: [torch.rand(3, 50), torch.rand(3, 50, device="meta")] * 2,
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_rows_that_are_written_past_the_caches_are_what_stack_gives(kind, monkeypatch):
+    monkeypatch.setattr(collate, "STREAM_BYTES", 1)
+    streamed, copy_rows = [], _C.copy_rows
+    monkeypatch.setattr(_C, "copy_rows", lambda *arguments: streamed.append(copy_rows(*arguments)))
+    samples = ROWS[kind]()
+    loaders = (FlatArenaDataLoader(samples, batch_size=4), DataLoader(samples, batch_size=4))
+    ours, theirs = map(outcomes, loaders)
+    assert_same(ours, theirs)
+    assert bool(streamed) == (kind in ("rows", "views", "unaligned"))
 
 
 def test_what_a_collate_function_keeps_stays_as_it_was():
