@@ -27,25 +27,26 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--loader", action="store_true", help="deliver the batches of torch's DataLoader through aegis")
     parser.add_argument("--verbose", action="store_true", help="say at the end, on stderr, what aegis delivered")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
+    # One argument for both: a "--" that follows SCRIPT would be argparse's otherwise.
+    parser.add_argument("script", nargs=argparse.PARSER, metavar="SCRIPT", help="and its arguments")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it; 0 when it comes to its end, 2 where there is no such file. Its exceptions pass through."""
-    if not args.module and not os.path.exists(args.script):
-        print(f"aegis run: error: can't open file {args.script!r}: no such file", file=sys.stderr)
+    script: str = args.script[0]
+    if not args.module and not os.path.exists(script):
+        print(f"aegis run: error: can't open file {script!r}: no such file", file=sys.stderr)
         return 2
-    sys.argv = [args.script, *args.arguments]
+    sys.argv = args.script
     if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd() if args.module else os.path.dirname(os.path.realpath(args.script))
+        sys.path[0] = os.getcwd() if args.module else os.path.dirname(os.path.realpath(script))
     try:
         with patch.patch_torch() if args.loader else nullcontext():
             if args.module:
-                runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+                runpy.run_module(script, run_name="__main__", alter_sys=True)
             else:
-                runpy.run_path(args.script, run_name="__main__")
+                runpy.run_path(script, run_name="__main__")
     except SystemExit:
         raise
     except BaseException as error:
