@@ -39,13 +39,14 @@ class NativeIter(_BaseDataLoaderIter):
     """Batches of one epoch. Made by the loader; closes itself when dropped."""
 
     def __init__(self, loader: DataLoader[Any], delivery: Delivery) -> None:
-        if loader.num_workers > 0 and not loader.prefetch_factor:
-            raise AssertionError(f"prefetch_factor: expected at least 1, got {loader.prefetch_factor}")
-        if loader.num_workers == 0 and loader.timeout != 0:
-            raise AssertionError(f"timeout: expected 0 with num_workers=0, got {loader.timeout}")
         self._delivery = delivery
         with draws_of(loader, delivery.progress):
             super().__init__(loader)
+        # In torch's words, and as there once the base seed is drawn.
+        if loader.num_workers > 0 and not loader.prefetch_factor:
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+        if loader.num_workers == 0 and loader.timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         self._start(loader)
 
     def _start(self, loader: DataLoader[Any]) -> None:

@@ -191,3 +191,9 @@ class IndexOrder:
         if stands_in(sampler):
             batches = map(np.ndarray.tolist, batches)
         return batches if self._batched else (batch[0] for batch in batches)
+
+    def __getattr__(self, name: str) -> Any:
+        # Scripts and frameworks ask a loader's index sampler for batch_size, sampler and what theirs has besides.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._sampler, name)
