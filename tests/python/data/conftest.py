@@ -3,6 +3,7 @@ import sysconfig
 from pathlib import Path
 
 import aegis
+import contract
 import numpy as np
 import pybind11
 import pytest
@@ -48,3 +49,10 @@ def token_file(tmp_path_factory):
 def tokens(token_file):
     """4,984 overlapping windows of 16 tokens."""
     return aegis.TokenDataset(token_file, 16, dtype="uint16", stride=1)
+
+
+@pytest.fixture(params=contract.WAYS)
+def way(request, token_file, monkeypatch):
+    """Each way in which batches come, or those that a test asks for by ``indirect``."""
+    contract.every_size_in_slots(monkeypatch)
+    return contract.Way(request.param, token_file)
