@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
                 runpy.run_module(script, run_name="__main__", alter_sys=True)
             else:
                 # Absolute, as python sets __file__; runpy sets sys.argv[0] to the same.
-                runpy.run_path(os.path.abspath(script), run_name="__main__")
+                runpy.run_path(os.path.join(os.getcwd(), script), run_name="__main__")
     except SystemExit:
         raise
     except BaseException as error:
