@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
             if args.module:
                 runpy.run_module(script, run_name="__main__", alter_sys=True)
             else:
-                runpy.run_path(script, run_name="__main__")
+                # Absolute, as python sets __file__; runpy sets sys.argv[0] to the same.
+                runpy.run_path(os.path.join(os.getcwd(), script), run_name="__main__")
     except SystemExit:
         raise
     except BaseException as error:

@@ -78,10 +78,11 @@ def test_arguments_and_names_are_the_scripts(script, tmp_path):
     script("answer = 42", "beside.py")
     path = script(
         """
-        import sys
+        import os, sys
         import beside, __main__
         here = 7
-        print(sys.argv, sys.path[0], __name__, __file__, __spec__, __main__.here, beside.answer)
+        print(os.path.abspath(sys.argv[0]), sys.argv[1:])
+        print(sys.path[0], __name__, __file__, __spec__, __main__.here, beside.answer)
         """
     )
     for arguments in (["--loader", "-m", "x"], ["--", "-h"], []):
