@@ -17,7 +17,7 @@ from aegis.data.dtypes import CODES, MAX_DIMS
 if TYPE_CHECKING:
     from aegis.data.transport import Transport
 
-__all__ = ["STREAM_BYTES", "InProcessCollate", "collate_map", "stack_into", "stackable"]
+__all__ = ["InProcessCollate", "collate_map", "stack_into", "stackable"]
 
 
 def stackable(batch: Sequence[Any]) -> bool:
@@ -35,14 +35,13 @@ def stackable(batch: Sequence[Any]) -> bool:
     return all(type(x) is Tensor and x.dtype is dtype and not x.requires_grad for x in batch)
 
 
-# From here on, rows are written past the caches: so much does not stay in them anyway.
-STREAM_BYTES = 8 << 20
+def stack_into(out: Tensor, batch: Any, *, stream_from: int) -> Tensor:
+    """``torch.stack(batch, 0, out=out)`` for samples that are :func:`stackable`. Raises what that raises.
 
-
-def stack_into(out: Tensor, batch: Any) -> Tensor:
-    """``torch.stack(batch, 0, out=out)`` for samples that are :func:`stackable`. Raises what that raises."""
+    From ``stream_from`` bytes on, rows are written past the caches: so much would not stay in them.
+    """
     # More of torch's threads beat one that streams.
-    if out.nbytes >= STREAM_BYTES and torch.get_num_threads() == 1 and _rows_of(out, batch):
+    if out.nbytes >= stream_from and torch.get_num_threads() == 1 and _rows_of(out, batch):
         _C.copy_rows(out.data_ptr(), [x.data_ptr() for x in batch], out.nbytes // len(batch))
         return out
     return torch.stack(batch, 0, out=out)
@@ -79,6 +78,8 @@ class InProcessCollate:
 
     # Where a slot begins to pay: below, malloc gives the same warm memory again, and for less.
     MIN_BYTES = 4 << 20
+    # One slot or two are in use, of which smaller ones stay in the cache.
+    STREAM_FROM = 16 << 20
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class InProcessCollate:
             out = self._memory((len(batch), *first.shape), first.dtype, nbytes)
             if out is not None:
                 with suppress(Exception):  # torch says below what is wrong with the samples
-                    return stack_into(out, batch)
+                    return stack_into(out, batch, stream_from=self.STREAM_FROM)
         self._left += 1
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 

@@ -13,7 +13,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from torch.utils.dlpack import from_dlpack
 
 from aegis import _C
-from aegis.data.collate import STREAM_BYTES, collate_map, stack_into, stackable
+from aegis.data.collate import collate_map, stack_into, stackable
 from aegis.data.dtypes import CODES
 from aegis.data.parcel import SMALL, Contents, Slot, pack
 
@@ -71,6 +71,9 @@ class _Place:
 class WorkerSlots:
     """Finds memory for the batches of one worker process; is the writer of :func:`~aegis.data.parcel.pack`."""
 
+    # A worker writes several slots in turn, and what it wrote is read in another process, later.
+    STREAM_FROM = 8 << 20
+
     # Mappings that this many requests did not use are let go: the parent may have given up their slots.
     _REQUESTS_KEPT = 128
     # Slots made here that no batch took along.
@@ -108,7 +111,7 @@ class WorkerSlots:
             place = self._find(nbytes)
             if place is None:
                 return None
-            if nbytes >= STREAM_BYTES:
+            if nbytes >= self.STREAM_FROM:
                 _C.copy_rows(place.window.address, [address], nbytes)
             else:
                 ctypes.memmove(place.window.address, address, nbytes)
@@ -138,7 +141,8 @@ class WorkerSlots:
             try:
                 if place is not None:
                     shape = (len(batch), *first.shape)
-                    return stack_into(from_dlpack(place.window.view(*CODES[first.dtype], shape)), batch)
+                    out = from_dlpack(place.window.view(*CODES[first.dtype], shape))
+                    return stack_into(out, batch, stream_from=self.STREAM_FROM)
                 if nbytes <= SMALL:
                     return torch.stack(batch, 0)
             except Exception:  # torch says below what is wrong with the samples

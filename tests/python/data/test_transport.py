@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from aegis import _C
-from aegis.data import collate
 from aegis.data.collate import InProcessCollate
 from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
 from samples import SAMPLES, WRONG, Numbered, NumberedStream, Pair, Record, Samples, assert_same, large, outcomes
@@ -185,7 +184,7 @@ ROWS = {
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_rows_that_are_written_past_the_caches_are_what_stack_gives(kind, monkeypatch):
-    monkeypatch.setattr(collate, "STREAM_BYTES", 1)
+    monkeypatch.setattr(InProcessCollate, "STREAM_FROM", 1)
     streamed, copy_rows = [], _C.copy_rows
     monkeypatch.setattr(_C, "copy_rows", lambda *arguments: streamed.append(copy_rows(*arguments)))
     samples = ROWS[kind]()
