@@ -19,6 +19,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 REPORT = HERE.parent / "README.md"
 PICTURE = HERE.parent / "feed.png"
+ANY_DATASET = HERE.parent / "any_dataset.png"
 # End to end first; then what a loop feels; then isolated pieces.
 ORDER = [
     "bench_train",
@@ -35,10 +36,21 @@ BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->
 def run(name: str, folder: Path, quick: bool) -> dict[str, Any]:
     out = folder / f"{name}.json"
     command = [sys.executable, "-W", "ignore", str(HERE / f"{name}.py"), "--json", str(out)]
+    if name == "bench_any_dataset":
+        command += ["--png", str(folder / ANY_DATASET.name if quick else ANY_DATASET)]
     print(f"== {name}", flush=True)
     subprocess.run(command + ["--quick"] * quick, cwd=HERE, check=True)
     result: dict[str, Any] = json.loads(out.read_text())
     return result
+
+
+def memory_section(quick: bool) -> str:
+    """Peak memory of a whole training process, by what feeds it."""
+    command = [sys.executable, "-W", "ignore", str(HERE / "bench_train_memory.py")]
+    command += ["--gib", "0.1", "--steps", "5"] if quick else []
+    print("== bench_train_memory", flush=True)
+    table = subprocess.run(command, cwd=HERE, check=True, capture_output=True, text=True).stdout
+    return f"### Memory of a whole training process\n\n{table}"
 
 
 def cpp_section(build: Path) -> str:
@@ -110,6 +122,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = {name: run(name, Path(folder), arguments.quick) for name in arguments.only}
     parts = [markdown(result) for result in results.values()]
+    if arguments.only == ORDER:
+        parts.insert(1, memory_section(arguments.quick))
+        print(parts[1])
     if arguments.cpp:
         parts.append(cpp_section(arguments.cpp))
         print(parts[-1])
