@@ -20,7 +20,10 @@ HERE = Path(__file__).resolve().parent
 REPORT = HERE.parent / "README.md"
 PICTURE = HERE.parent / "feed.png"
 # End to end first; then what a loop feels; then isolated pieces.
-ORDER = ["bench_train", "bench_feed", "bench_extract_batch"]
+ORDER = [
+    *("bench_train", "bench_feed", "bench_records"),
+    *("bench_extract_batch", "bench_gather_records", "bench_gather_records_scaled"),
+]
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 
 
