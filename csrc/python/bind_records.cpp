@@ -78,6 +78,8 @@ std::shared_ptr<RecordFiller> make_filler(const std::vector<ArrayTuple>& tuples)
 }  // namespace
 
 void bind_records(py::module_& m) {
+  m.attr("MAX_FIELDS") = kMaxFields;
+  m.attr("MAX_DIMS") = dlpack::kMaxDims;
   py::class_<RecordFiller, BatchFiller, std::shared_ptr<RecordFiller>>(m, "RecordFiller")
       .def(py::init(&make_filler), py::arg("arrays"));
 }

@@ -76,6 +76,9 @@ class BatchFiller:
 class TokenFiller(BatchFiller):
     def __init__(self, windows: TokenWindows) -> None: ...
 
+MAX_FIELDS: int  # tensors of a batch that threads can write
+MAX_DIMS: int  # of each of them
+
 class RecordFiller(BatchFiller):
     """Arrays are (DLPack capsule of the rows, (type code, bits, row shape), (scale, bias, bfloat16?), file)."""
 

@@ -103,3 +103,36 @@ def test_errors_reach_the_consumer(dataset: aegis.TokenDataset) -> None:
     assert next(iterator)[0].shape == (2, BLOCK)
     with pytest.raises(IndexError, match="4000"):
         next(iterator)
+
+
+@pytest.mark.parametrize("row", [(), (1,), (7,), (3, 5)])
+def test_gather_operators(row: tuple[int, ...]) -> None:
+    source, indices = (
+        torch.arange(40 * 15, dtype=torch.int16)[: 40 * int(np.prod(row))].view(40, *row),
+        torch.tensor([39, 0]),
+    )
+    assert torch.equal(torch.ops.aegis.gather_records(source, indices), source[indices])
+    if row:
+        scale, bias = torch.full((row[0],), 0.5), torch.ones(row[0])
+        for dtype in (0, 1):
+            got = torch.ops.aegis.gather_records_scaled(source.to(torch.uint8), indices, scale, bias, dtype)
+            assert torch.equal(got.float(), (source.to(torch.uint8)[indices] * 0.5 + 1).to(got.dtype).float())
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_records_of_tensors_and_files(tmp_path: Path, workers: int) -> None:
+    layout = np.dtype([("row", "u1"), ("image", "u1", (3, 3))])
+    table = np.zeros(200, layout)
+    table["row"] = range(200)
+    table["image"] = np.arange(200)[:, None, None]
+    table.tofile(tmp_path / "table.bin")
+    file = aegis.RecordDataset(tmp_path / "table.bin", dtype=layout, scale={"image": 2})
+    memory = torch.utils.data.TensorDataset(torch.arange(200), torch.arange(1000.0).view(200, 5))
+    for _ in range(2):
+        held = list(aegis.FlatArenaDataLoader(file, 30, shuffle=True, seed=1, num_workers=workers))
+        assert sorted(torch.cat([batch["row"] for batch in held]).tolist()) == list(range(200))
+        assert all(torch.equal(batch["image"][:, 1, 2], 2.0 * batch["row"]) for batch in held)
+        held = list(aegis.FlatArenaDataLoader(memory, 30, shuffle=True, num_workers=workers))
+        assert sorted(torch.cat([rows for rows, _ in held]).tolist()) == list(range(200))
+        assert all(torch.equal(values[:, 4], 5.0 * rows + 4) for rows, values in held)
+    gc.collect()

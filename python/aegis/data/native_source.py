@@ -18,9 +18,6 @@ from aegis.data.token_dataset import TokenDataset
 
 __all__ = ["NativeSource", "native_source"]
 
-_MAX_FIELDS = 16
-_MAX_DIMS = 8  # of a batch's tensor
-
 
 class NativeSource:
     """What writes batches of a data set without Python, and what makes a batch of the tensors written.
@@ -65,7 +62,7 @@ def native_source(dataset: object) -> NativeSource | None:
 
 
 def _of_fields(fields: tuple[RecordField, ...], structure: Callable[[list[Tensor]], Any] | None) -> NativeSource | None:
-    if len(fields) > _MAX_FIELDS or any(1 + len(field.shape) > _MAX_DIMS for field in fields):
+    if len(fields) > _C.MAX_FIELDS or any(1 + len(field.shape) > _C.MAX_DIMS for field in fields):
         return None
     memory = tuple(field.rows for field in fields if field.store is None)
     return NativeSource(record_filler(fields), structure, memory)
