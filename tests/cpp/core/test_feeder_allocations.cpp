@@ -26,8 +26,10 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 
 // The other forms of new and delete end in these. Not inlined: gcc at -O1 would see free() meet
 // operator new.
-void* operator new(std::size_t bytes) { return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<std::size_t>(alignment));
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
