@@ -24,8 +24,8 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// The other forms of new and delete end in these. Not inlined: gcc at -O1 would see free() meet
-// operator new.
+// The other forms of new and delete end in these. Not inlined: where gcc inlines only one of a
+// pair, it warns of a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 }
