@@ -354,7 +354,7 @@ def test_without_shared_memory_batches_come_torchs_way(monkeypatch):
     assert loader.stats()["slots"] == 0
 
 
-def test_a_slot_that_cannot_be_had_sends_the_batch_torchs_way():
+def test_a_slot_that_cannot_be_had_leaves_the_batch_to_torch():
     class Starved(Numbered):
         def __getitem__(self, i):
             if i == 8:  # no more addresses in this worker than it has, and little room to spare
@@ -365,8 +365,12 @@ def test_a_slot_that_cannot_be_had_sends_the_batch_torchs_way():
     loader = FlatArenaDataLoader(Starved(16), batch_size=4, num_workers=1, multiprocessing_context="fork")
     iterator = iter(loader)
     assert [int(x.view(4, -1)[1, 0]) for x in (next(iterator), next(iterator))] == [1, 5]
-    with pytest.raises((RuntimeError, MemoryError)):  # torch has no room for it either
-        next(iterator)
+    try:
+        starved = next(iterator)
+    except (RuntimeError, MemoryError) as error:  # torch has no room for it either, unless malloc has some to spare
+        assert "llocat" in str(error) or "mmap" in str(error) or "shared memory" in str(error), error
+    else:
+        assert starved[:, 0].tolist() == [8.0, 9.0, 10.0, 11.0]
 
 
 def memory_of_addresses():
