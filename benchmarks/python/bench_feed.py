@@ -106,7 +106,7 @@ def sustained(table: Table, path: Path, rounds: int, measure: float) -> None:
     for name, value in us.items():
         table.figure(f"sustained: {name}", value, "µs")
     if peers.missing():
-        table.notes.append(f"Not installed, so not measured: {', '.join(peers.missing())}.")
+        table.notes.append(f"Not installed or not importable here, so not measured: {', '.join(peers.missing())}.")
 
 
 def paced(table: Table, path: Path, steps: int) -> None:

@@ -6,7 +6,7 @@ Each peer is a function of a token file that returns an endless iterator of ``[i
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -156,14 +156,20 @@ PEERS: dict[str, tuple[str | None, Callable[[Path], Iterator[Any]]]] = {
 }
 
 
+def _usable(package: str | None) -> bool:
+    """Whether it is there and can be imported beside this torch."""
+    try:
+        return package is None or importlib.import_module(package) is not None
+    except (ImportError, RuntimeError):
+        return False
+
+
 def installed() -> dict[str, Callable[[Path], Iterator[Any]]]:
-    return {
-        name: peer for name, (package, peer) in PEERS.items() if package is None or importlib.util.find_spec(package)
-    }
+    return {name: peer for name, (package, peer) in PEERS.items() if _usable(package)}
 
 
 def missing() -> list[str]:
-    return [name for name, (package, _) in PEERS.items() if package and not importlib.util.find_spec(package)]
+    return [name for name, (package, _) in PEERS.items() if not _usable(package)]
 
 
 def checked(name: str, iterator: Iterator[Any]) -> Iterator[Any]:
