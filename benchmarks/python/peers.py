@@ -107,9 +107,11 @@ def litdata(path: Path) -> Iterator[Any]:
         writer.done()
         writer.merge()
         dataset = StreamingDataset(folder, item_loader=TokensLoader(BLOCK + 1), shuffle=True, drop_last=True)
-        for rows in StreamingDataLoader(dataset, batch_size=BATCH, num_workers=0, drop_last=True):
-            rows = rows.long()
-            yield [rows[:, :-1], rows[:, 1:]]
+        loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=0, drop_last=True)
+        while True:
+            for rows in loader:
+                rows = rows.long()
+                yield [rows[:, :-1], rows[:, 1:]]
 
 
 def grain(path: Path) -> Iterator[Any]:
@@ -138,9 +140,11 @@ def mosaic(path: Path) -> Iterator[Any]:
             for row in np.fromfile(path, np.uint16, (BLOCK + 1) * 16384).reshape(-1, BLOCK + 1):
                 out.write({"tokens": row})
         dataset = StreamingDataset(local=folder, shuffle=True, batch_size=BATCH)
-        for batch in DataLoader(dataset, BATCH, drop_last=True):
-            rows = batch["tokens"].long()
-            yield [rows[:, :-1], rows[:, 1:]]
+        loader = DataLoader(dataset, BATCH, drop_last=True)
+        while True:
+            for batch in loader:
+                rows = batch["tokens"].long()
+                yield [rows[:, :-1], rows[:, 1:]]
 
 
 PEERS: dict[str, tuple[str | None, Callable[[Path], Iterator[Any]]]] = {
