@@ -368,7 +368,9 @@ def test_a_slot_that_cannot_be_had_leaves_the_batch_to_torch():
     try:
         starved = next(iterator)
     except (RuntimeError, MemoryError) as error:  # torch has no room for it either, unless malloc has some to spare
-        assert "llocat" in str(error) or "mmap" in str(error) or "shared memory" in str(error), error
+        starved, message = None, str(error)
+    if starved is None:
+        assert any(word in message for word in ("llocat", "mmap", "shared memory")), message
     else:
         assert starved[:, 0].tolist() == [8.0, 9.0, 10.0, 11.0]
 
