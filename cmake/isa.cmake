@@ -1,19 +1,26 @@
 # One OBJECT library per instruction set, each with flags of its own; the choice is made at run time (core/cpu.h).
-set(AEGIS_KERNELS extract_batch gather_records gather_records_scaled)
+set(AEGIS_KERNELS extract_batch gather_records gather_records_scaled skinny_linear)
+# Levels for which only some kernels have a version of their own.
+set(AEGIS_KERNELS_avx512_bf16 skinny_linear)
 
-# Sanitizers and gcc's AVX-512 headers: gcc 12 warns of uninitialised reads inside them that are none.
+# gcc 12 warns of uninitialised reads inside its AVX-512 headers that are none.
 set(AEGIS_FLAGS_scalar "")
 set(AEGIS_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(AEGIS_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -Wno-maybe-uninitialized)
+set(AEGIS_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+    -Wno-maybe-uninitialized -Wno-uninitialized)
+set(AEGIS_FLAGS_avx512_bf16 ${AEGIS_FLAGS_avx512} -mavx512bf16)
 
 set(AEGIS_ISAS scalar)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  list(APPEND AEGIS_ISAS avx2 avx512)
+  list(APPEND AEGIS_ISAS avx2 avx512 avx512_bf16)
 endif()
 
 set(AEGIS_ISA_OBJECTS "")
 foreach(isa IN LISTS AEGIS_ISAS)
   set(sources ${AEGIS_KERNELS})
+  if(DEFINED AEGIS_KERNELS_${isa})
+    set(sources ${AEGIS_KERNELS_${isa}})
+  endif()
   list(TRANSFORM sources PREPEND csrc/kernels/${isa}/)
   list(TRANSFORM sources APPEND .cpp)
   add_library(aegis_${isa} OBJECT ${sources})

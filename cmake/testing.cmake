@@ -41,6 +41,7 @@ if(AEGIS_TESTS)
   aegis_test(kernels/extract_batch)
   aegis_test(kernels/gather_records)
   aegis_test(kernels/gather_records_scaled)
+  aegis_test(kernels/skinny_linear)
   include(cmake/simt.cmake)
 endif()
 

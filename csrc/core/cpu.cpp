@@ -3,6 +3,10 @@
 #include <array>
 #include <cstdlib>
 
+#if AEGIS_X86
+#include <cpuid.h>
+#endif
+
 #include "core/check.h"
 
 namespace aegis {
@@ -11,13 +15,23 @@ namespace {
 constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx512", "avx512_vnni",
                                                  "avx512_bf16"};
 
+#if AEGIS_X86
+/// The conversions of float16, which not every compiler's __builtin_cpu_supports can name.
+bool has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 std::vector<Isa> detect() {
   std::vector<Isa> found{Isa::scalar};
 #if AEGIS_X86
   // These ask the operating system too (XGETBV): a CPU may have registers that the kernel never
   // saves.
   __builtin_cpu_init();
-  if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return found;
+  if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())) {
+    return found;
+  }
   found.push_back(Isa::avx2);
   if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))) {

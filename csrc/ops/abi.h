@@ -7,31 +7,50 @@
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <cstdint>
-#include <sstream>
+#include <ostream>
 #include <string>
+#include <type_traits>
 
 #include "core/check.h"
 #include "core/dtype.h"
+#include "kernels/element.h"
 
 namespace aegis::ops {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-/// "[3, 4]", for messages.
+/// Streams as "[3, 4]", for messages; costs nothing where no message is made.
 template <class List>
-std::string list_of(const List& values) {
-  std::ostringstream text;
-  const char* separator = "[";
-  for (int64_t value : values) {
+struct ListText {
+  const List& values;
+};
+
+template <class List>
+ListText<List> list_of(const List& values) {
+  return {values};
+}
+
+template <class List>
+std::ostream& operator<<(std::ostream& text, ListText<List> list) {
+  const char* separator = "";
+  text << '[';
+  for (int64_t value : list.values) {
     text << separator << value;
     separator = ", ";
   }
-  text << (*separator == '[' ? "[]" : "]");
-  return text.str();
+  return text << ']';
 }
 
-inline std::string shape_of(const Tensor& t) { return list_of(t.sizes()); }
+struct ShapeText {
+  const Tensor& tensor;
+};
+
+inline ShapeText shape_of(const Tensor& t) { return {t}; }
+
+inline std::ostream& operator<<(std::ostream& text, ShapeText shape) {
+  return text << list_of(shape.tensor.sizes());
+}
 
 /// "uint16": what Python calls a dtype, for messages.
 inline const char* name_of(ScalarType dtype) {
@@ -93,7 +112,7 @@ inline void check_same_device(const Tensor& t, const Tensor& like, const char* n
       ": expected to be on the device of ", like_name, ", got another device");
 }
 
-/// The bytes from the first to past the last element of a contiguous tensor.
+/// The bytes from the first to past the last element of a tensor, gaps between them included.
 struct Extent {
   const char* begin;
   const char* end;
@@ -101,7 +120,10 @@ struct Extent {
 
 inline Extent extent_of(const Tensor& t, size_t item_bytes) {
   const char* begin = static_cast<const char*>(t.const_data_ptr());
-  return {begin, begin + static_cast<size_t>(t.numel()) * item_bytes};
+  if (t.numel() == 0) return {begin, begin};
+  int64_t last = 0;
+  for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+  return {begin, begin + static_cast<size_t>(last + 1) * item_bytes};
 }
 
 /// A written tensor may not share memory with another operand.
@@ -128,6 +150,25 @@ inline TokenType token_type_of(const Tensor& t, const char* name) {
       throw std::invalid_argument(std::string(name) +
                                   ": expected dtype uint8, uint16, uint32, int32 or int64, got " +
                                   name_of(t.scalar_type()));
+  }
+}
+
+/// Calls `f(std::type_identity<E>{})` with the kernels' type for float32, float16 or bfloat16.
+/// Throws std::invalid_argument where `dtype`, which is that of the tensor called `name`, is none
+/// of them.
+template <class F>
+decltype(auto) with_float_type(ScalarType dtype, const char* name, F&& f) {
+  switch (dtype) {
+    case ScalarType::Float:
+      return f(std::type_identity<float>{});
+    case ScalarType::Half:
+      return f(std::type_identity<kernels::Half>{});
+    case ScalarType::BFloat16:
+      return f(std::type_identity<kernels::BFloat16>{});
+    default:
+      throw std::invalid_argument(std::string(name) +
+                                  ": expected dtype float32, bfloat16 or float16, got " +
+                                  name_of(dtype));
   }
 }
 

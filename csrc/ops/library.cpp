@@ -9,5 +9,7 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("gather_records.out(Tensor source, Tensor indices, *, Tensor(a!) out) -> ()");
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
   m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
+  m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
+  m.def("skinny_linear.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()");
   // clang-format on
 }

@@ -35,3 +35,13 @@ def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, dtype: int) 
 @torch.library.register_fake("aegis::gather_records_scaled.out")
 def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, *, out: Tensor) -> None:
     return None
+
+
+@torch.library.register_fake("aegis::skinny_linear")
+def _(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@torch.library.register_fake("aegis::skinny_linear.out")
+def _(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
+    return None

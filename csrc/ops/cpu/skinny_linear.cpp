@@ -1,0 +1,42 @@
+#include "ops/skinny_linear.h"
+
+#include <algorithm>
+
+namespace aegis::ops {
+namespace {
+
+/// Bytes of weights that are worth waking a thread for.
+constexpr int64_t kThreadBytes = 128 << 10;
+
+void run(const SkinnyArguments& arguments, const Tensor& out) {
+  with_float_type(out.scalar_type(), "x", [&]<class Element>(std::type_identity<Element>) {
+    const auto job = arguments.job<Element>(out);
+    const auto kernel = kernels::skinny_linear_kernel<Element>();
+    const int64_t row_bytes = job.k * static_cast<int64_t>(sizeof(Element));
+    torch::stable::parallel_for(0, job.n, kThreadBytes / std::max(row_bytes, int64_t{1}) + 1,
+                                [&](int64_t begin, int64_t end) { kernel(job, begin, end); });
+  });
+}
+
+Tensor skinny_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const SkinnyArguments arguments = check_skinny(x, weight, bias);
+  Tensor out = torch::stable::new_empty(x, arguments.shape);
+  run(arguments, out);
+  return out;
+}
+
+void skinny_linear_out(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                       const Tensor& out) {
+  const SkinnyArguments arguments = check_skinny(x, weight, bias);
+  check_skinny_out(arguments, x, bias, out);
+  run(arguments, out);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) {
+  m.impl("skinny_linear", TORCH_BOX(&skinny_linear));
+  m.impl("skinny_linear.out", TORCH_BOX(&skinny_linear_out));
+}
+
+}  // namespace aegis::ops

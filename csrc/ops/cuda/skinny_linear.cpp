@@ -1,0 +1,38 @@
+#include "kernels/cuda/skinny_linear.h"
+
+#include "ops/cuda/stream.h"
+#include "ops/skinny_linear.h"
+
+namespace aegis::ops {
+namespace {
+
+void run(const SkinnyArguments& arguments, const Tensor& out) {
+  const torch::stable::accelerator::DeviceGuard guard(out.get_device_index());
+  with_float_type(out.scalar_type(), "x", [&]<class Element>(std::type_identity<Element>) {
+    kernels::cuda::launch_skinny_linear<Element>(arguments.job<Element>(out),
+                                                 current_stream(out.get_device_index()));
+  });
+}
+
+Tensor skinny_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const SkinnyArguments arguments = check_skinny(x, weight, bias);
+  Tensor out = torch::stable::new_empty(x, arguments.shape);
+  run(arguments, out);
+  return out;
+}
+
+void skinny_linear_out(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                       const Tensor& out) {
+  const SkinnyArguments arguments = check_skinny(x, weight, bias);
+  check_skinny_out(arguments, x, bias, out);
+  run(arguments, out);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) {
+  m.impl("skinny_linear", TORCH_BOX(&skinny_linear));
+  m.impl("skinny_linear.out", TORCH_BOX(&skinny_linear_out));
+}
+
+}  // namespace aegis::ops
