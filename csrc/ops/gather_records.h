@@ -60,13 +60,6 @@ inline void check_rows(const Tensor& indices, const GatherShape& shape) {
   }
 }
 
-/// The bytes that the source's rows span.
-inline Extent extent_of_rows(const Tensor& source, const GatherShape& shape) {
-  const char* begin = static_cast<const char*>(source.const_data_ptr());
-  if (shape.rows == 0 || shape.row_bytes == 0) return {begin, begin};
-  return {begin, begin + (shape.rows - 1) * shape.row_stride + shape.row_bytes};
-}
-
 /// Checks what the .out overloads write; its dtype is the caller's affair.
 inline void check_gather_out(const GatherShape& shape, const Tensor& source, const Tensor& indices,
                              const Tensor& out) {
@@ -78,7 +71,7 @@ inline void check_gather_out(const GatherShape& shape, const Tensor& source, con
   check_same_device(out, source, "out", "source");
   if (out.numel() == 0) return;
   const Extent written = extent_of(out, out.element_size());
-  check_disjoint(written, extent_of_rows(source, shape), "out", "source");
+  check_disjoint(written, extent_of(source, source.element_size()), "out", "source");
   check_disjoint(written, extent_of(indices, sizeof(int64_t)), "out", "indices");
 }
 

@@ -73,14 +73,13 @@ inline SkinnyArguments check_skinny(const Tensor& x, const Tensor& weight,
 inline void check_skinny_out(const SkinnyArguments& arguments, const Tensor& x,
                              const std::optional<Tensor>& bias, const Tensor& out) {
   check_dtype(out, x.scalar_type(), "out");
-  const int64_t last = x.dim() - 1;
   bool fits = out.dim() == x.dim() && out.is_contiguous();
   for (int64_t d = 0; fits && d < out.dim(); ++d) fits = out.size(d) == arguments.shape[d];
-  check<std::invalid_argument>(
-      fits, "out: expected a contiguous tensor of shape ", list_of(arguments.shape), ", got shape ",
-      shape_of(out), out.is_contiguous() ? "" : ", not contiguous");
+  check<std::invalid_argument>(fits, "out: expected a contiguous tensor of shape ",
+                               list_of(arguments.shape), ", got shape ", shape_of(out),
+                               out.is_contiguous() ? "" : ", not contiguous");
   check_same_device(out, x, "out", "x");
-  const size_t bytes = x.scalar_type() == ScalarType::Float ? 4 : 2;
+  const size_t bytes = out.element_size();
   const Extent written = extent_of(out, bytes);
   check_disjoint(written, extent_of(x, bytes), "out", "x");
   check_disjoint(written, extent_of(arguments.weight, bytes), "out", "weight");

@@ -350,22 +350,3 @@ def test_bad_input_out_with_gradients():
         aegis.ops.skinny_linear(X, weight, out=torch.empty(2, 5))
     with torch.no_grad():
         aegis.ops.skinny_linear(X, weight, out=torch.empty(2, 5))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("rows", "k", "n"), [(0, 8, 8), (1, 1, 1), (1, 4096, 999), (3, 385, 64), (8, 1000, 77)])
-def test_reference_cuda(dtype, rows, k, n):
-    x, weight, bias = random(rows, k, dtype=dtype), random(n, k + 3, dtype=dtype, seed=1)[:, :k], random(n, dtype=dtype)
-    for stored in (weight, weight.contiguous()):
-        got = skinny_linear(x.cuda(), stored.cuda(), bias.cuda())
-        assert got.is_cuda
-        assert_within_bound(got.cpu(), x, weight, bias)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_bad_input_devices():
-    with pytest.raises(ValueError, match="weight: expected to be on the device of x, got another device"):
-        skinny_linear(X, WEIGHT.cuda())
-    with pytest.raises(ValueError, match="bias: expected to be on the device of x, got another device"):
-        skinny_linear(X.cuda(), WEIGHT.cuda(), BIAS)
