@@ -1,12 +1,13 @@
-// Reads memory and does as little else as it can: the limit that bench_skinny_linear.py measures against.
+// Reads memory and does as little else as it can: the limit that bench_skinny_linear.py measures
+// against.
 #include <cstdint>
 
 namespace {
 
 typedef uint64_t Block __attribute__((vector_size(64), aligned(64)));
 
-/// `streams` equal parts side by side, each straight on; lines asked for `ahead` bytes early, or left to
-/// the hardware where that is 0.
+/// `streams` equal parts side by side, each straight on; lines asked for `ahead` bytes early, or
+/// left to the hardware where that is 0.
 template <int streams, int ahead>
 uint64_t read(const Block* blocks, int64_t count) {
   Block sums[8] = {};

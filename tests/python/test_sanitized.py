@@ -136,3 +136,13 @@ def test_records_of_tensors_and_files(tmp_path: Path, workers: int) -> None:
         assert sorted(torch.cat([rows for rows, _ in held]).tolist()) == list(range(200))
         assert all(torch.equal(values[:, 4], 5.0 * rows + 4) for rows, values in held)
     gc.collect()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_skinny_linear(dtype: torch.dtype, rows: int) -> None:
+    for k, n in ((1, 1), (33, 70), (300, 1200)):
+        x = torch.randint(-4, 5, (rows, k)).to(dtype)
+        weight = torch.randint(-4, 5, (n, k + 1)).to(dtype)[:, :k]
+        got = torch.ops.aegis.skinny_linear(x, weight)
+        assert torch.equal(got, (x.long() @ weight.long().t()).to(dtype))

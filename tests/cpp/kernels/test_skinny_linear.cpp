@@ -298,6 +298,7 @@ TEST_P(SkinnyLinearTest, ResultsAreRoundedOnceToNearestEven) {
   EXPECT_EQ(to_float(sum_of<Half>(isa, {65504, 16})), kInfinity);
   EXPECT_EQ(to_float(sum_of<Half>(isa, {-65504, -65504, 65504})), -65504);
   EXPECT_EQ(sum_of<BFloat16>(isa, {kNan}).bits, 0x7fff);
+  EXPECT_EQ(sum_of<BFloat16>(isa, {kInfinity, -kInfinity}).bits, 0x7fff);
 }
 
 TEST_P(SkinnyLinearTest, SubnormalsCountExceptWithTheBFloat16Instruction) {
