@@ -37,6 +37,7 @@ def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, *, out: Tens
     return None
 
 
+@torch.library.register_fake("aegis::skinny_linear.inference")
 @torch.library.register_fake("aegis::skinny_linear")
 def _(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))

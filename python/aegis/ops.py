@@ -147,8 +147,8 @@ def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out:
         RuntimeError: ``out`` together with an operand that requires a gradient.
 
     Differentiable in x, weight and bias; the backward pass is torch's own matrix products. Where gradients are
-    disabled this function is 4 µs a call faster than ``torch.ops.aegis.skinny_linear``, because it does not enter
-    the operator's autograd registration, which is Python.
+    disabled this calls ``torch.ops.aegis.skinny_linear.inference``, which has none: an autograd registration costs
+    4 µs a call, compiled 6 µs, whether or not a gradient is asked for.
 
     Cost: one pass over the weights. Larger ones are shared out among torch's intra-op threads
     (``torch.set_num_threads``), at least 128 KiB to each. An ``x`` or ``bias`` that is not contiguous is copied.
@@ -158,9 +158,6 @@ def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out:
             raise RuntimeError("out: expected operands without requires_grad, since writing to it has no gradient")
         torch.ops.aegis.skinny_linear.out(x, weight, bias, out=out)
         return out
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        result: Tensor = torch.ops.aegis.skinny_linear(x, weight, bias)
-        return result
-    with torch._C._AutoDispatchBelowAutograd():
-        result = torch.ops.aegis.skinny_linear(x, weight, bias)
+    operator = torch.ops.aegis.skinny_linear if torch.is_grad_enabled() else torch.ops.aegis.skinny_linear.inference
+    result: Tensor = operator(x, weight, bias)
     return result

@@ -36,6 +36,7 @@ void skinny_linear_out(const Tensor& x, const Tensor& weight, const std::optiona
 
 STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) {
   m.impl("skinny_linear", TORCH_BOX(&skinny_linear));
+  m.impl("skinny_linear.inference", TORCH_BOX(&skinny_linear));
   m.impl("skinny_linear.out", TORCH_BOX(&skinny_linear_out));
 }
 

@@ -121,10 +121,13 @@ def test_reference_python_signature():
     x, weight, bias = random(2, 3, 20), random(30, 20, seed=1), random(30, seed=2)
     want = skinny_linear(x, weight, bias)
     assert torch.equal(aegis.ops.skinny_linear(x, weight, bias), want)
-    with torch.no_grad():
-        assert torch.equal(aegis.ops.skinny_linear(x, weight, bias), want)
-    with torch.inference_mode():
-        assert torch.equal(aegis.ops.skinny_linear(x, weight, bias), want)
+    weight.requires_grad_()
+    for disabled in (torch.no_grad(), torch.inference_mode()):
+        with disabled:
+            got = aegis.ops.skinny_linear(x, weight, bias)
+            assert torch.equal(got, want)
+            assert not got.requires_grad
+    weight.requires_grad_(False)
     out = torch.empty(2, 3, 30)
     assert aegis.ops.skinny_linear(x, weight, bias, out=out) is out
     assert torch.equal(out, want)
@@ -194,6 +197,7 @@ def test_opcheck(dtype):
     x, weight, bias = random(2, 3, 8, dtype=dtype), random(5, 8, dtype=dtype), random(5, dtype=dtype)
     torch.library.opcheck(skinny_linear.default, (x, weight, bias))
     torch.library.opcheck(skinny_linear.default, (x.transpose(0, 1), weight[:, :], None))
+    torch.library.opcheck(skinny_linear.inference, (x, weight, bias))
     torch.library.opcheck(skinny_linear.out, (x, weight, bias), {"out": torch.empty(2, 3, 5, dtype=dtype)})
     leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
     torch.library.opcheck(skinny_linear.default, leaves, atol=1e-2, rtol=1e-2)
