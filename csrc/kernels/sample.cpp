@@ -67,9 +67,10 @@ class CpuRow {
   int64_t count() const { return count_; }
 
   SamplePeak peak() {
-    bool nan;
-    peak_ = scans_.maxima(row_, count_, scratch_.maxima.data(), &nan);
-    return {peak_, nan};
+    const SampleRange range = scans_.maxima(row_, count_, scratch_.maxima.data());
+    peak_ = range.most;
+    least_ = range.least;
+    return {peak_, range.nan};
   }
   int64_t peak_index() const {
     const auto first = std::find(scratch_.maxima.begin(), scratch_.maxima.end(), peak_);
@@ -190,8 +191,10 @@ class CpuRow {
   /// A number that at least k elements reach, and not many more than k of the maxima.
   float lower_bound_of(int64_t k, int64_t lanes) const {
     const float* maxima = scratch_.maxima.data();
-    const float lowest = -std::numeric_limits<float>::max();
-    if (lanes <= k || scans_.at_least(maxima, lanes, lowest) < k) return lowest;
+    const float lowest = std::max(least_, -std::numeric_limits<float>::max());
+    if (lanes <= k || scans_.at_least(maxima, lanes, lowest) < k) {
+      return -std::numeric_limits<float>::max();
+    }
     uint32_t low = order_of(lowest), high = order_of(peak_) + 1;  // >= k and < k reach it
     while (high - low > 1) {
       const uint32_t middle = low + (high - low) / 2;
@@ -206,7 +209,7 @@ class CpuRow {
   Scratch& scratch_;
   const Element* row_;
   int64_t count_;
-  float peak_ = 0, scale_ = 0;
+  float peak_ = 0, least_ = 0, scale_ = 0;
   const uint64_t* sorted_ = nullptr;
   int64_t first_block_ = 0, last_block_ = 0, first_element_ = 0, elements_ = 0;
 };

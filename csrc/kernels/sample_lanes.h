@@ -12,7 +12,7 @@ namespace aegis::kernels {
 //   Floats, Mask                 kSampleLanes floats; a condition on each
 //   load(p), load(p, n)          the second reads n < kSampleLanes elements; the others: -infinity
 //   all(x)                       x in every lane
-//   largest(a, b)                of each lane; b where a is NaN
+//   largest(a, b), smallest(a, b)   of each lane; b where either is NaN
 //   above, equal, at_least       comparisons, false where there is a NaN
 //   unordered(a, b)              where either is NaN
 //   either(m, n), both(m, n)     of conditions
@@ -43,9 +43,9 @@ struct SampleLoops {
     return count - begin < size ? count : begin + size;
   }
 
-  static float maxima(const Element* row, int64_t count, float* maxima, bool* nan) {
-    Floats peak = Lanes::all(kLowest);
-    bool found = false;
+  static SampleRange maxima(const Element* row, int64_t count, float* maxima) {
+    Floats all_most = Lanes::all(kLowest), all_least = Lanes::all(-kLowest);
+    bool nan = false;
     for (int64_t begin = 0; begin < count; begin += kSampleStripe, maxima += kSampleLanes) {
       const int64_t end = up_to(count, begin, kSampleStripe);
       Floats most = Lanes::all(kLowest);
@@ -56,7 +56,7 @@ struct SampleLoops {
         const Floats c = Lanes::load(row + i + 2 * kSampleLanes);
         const Floats d = Lanes::load(row + i + 3 * kSampleLanes);
         none = Lanes::either(none, Lanes::either(Lanes::unordered(a, b), Lanes::unordered(c, d)));
-        // A NaN in b or d may take the place of a number; `most` is then recomputed below.
+        // A NaN in b or d may take the place of a number; `most` is then found again below.
         most = Lanes::largest(Lanes::largest(Lanes::largest(a, b), Lanes::largest(c, d)), most);
       }
       each(row, i, end, [&](Floats values, int64_t) {
@@ -64,18 +64,20 @@ struct SampleLoops {
         most = Lanes::largest(values, most);
       });
       if (Lanes::bits(none)) {
-        found = true;
+        nan = true;
         most = Lanes::all(kLowest);
         each(row, begin, end, [&](Floats values, int64_t) { most = Lanes::largest(values, most); });
       }
-      peak = Lanes::largest(most, peak);
+      all_most = Lanes::largest(most, all_most);
+      if (end - begin == kSampleStripe) all_least = Lanes::smallest(most, all_least);
       Lanes::store(maxima, most);
     }
-    *nan = found;
-    float lanes[kSampleLanes], best = kLowest;
-    Lanes::store(lanes, peak);
-    for (float lane : lanes) best = lane > best ? lane : best;
-    return best;
+    float lanes[kSampleLanes], most = kLowest, least = -kLowest;
+    Lanes::store(lanes, all_most);
+    for (float lane : lanes) most = lane > most ? lane : most;
+    Lanes::store(lanes, all_least);
+    for (float lane : lanes) least = lane < least ? lane : least;
+    return {most, least, nan};
   }
 
   static int64_t find(const Element* row, int64_t begin, int64_t count, float value) {
@@ -94,8 +96,12 @@ struct SampleLoops {
   }
 
   static int64_t at_least(const float* values, int64_t count, float low) {
-    int64_t found = 0;
-    for (int64_t i = 0; i < count; ++i) found += values[i] >= low;
+    const Floats limit = Lanes::all(low);
+    int64_t found = 0, i = 0;
+    for (; i + kSampleLanes <= count; i += kSampleLanes) {
+      found += __builtin_popcount(hits(Lanes::load_floats(values + i), limit));
+    }
+    for (; i < count; ++i) found += values[i] >= low;
     return found;
   }
 
@@ -111,23 +117,38 @@ struct SampleLoops {
     *equal = same;
   }
 
+  static uint32_t hits(Floats values, Floats limit) {
+    return Lanes::bits(Lanes::at_least(values, limit));
+  }
+
   static int64_t collect(const Element* row, int64_t count, const float* maxima, float low,
                          int64_t* stripe, uint64_t* keys, int64_t room) {
     const Floats limit = Lanes::all(low);
     int64_t found = 0, at = *stripe;
+    const auto take = [&](Floats values, int64_t i) {
+      float lanes[kSampleLanes];
+      Lanes::store(lanes, values);
+      for (uint32_t rest = hits(values, limit); rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        keys[found++] = sample_key(lanes[lane], i + lane);
+      }
+    };
     for (; at * kSampleStripe < count && room - found >= kSampleStripe; ++at) {
-      if (at_least(maxima + at * kSampleLanes, kSampleLanes, low) == 0) continue;
-      const int64_t begin = at * kSampleStripe;
-      each(row, begin, up_to(count, begin, kSampleStripe), [&](Floats values, int64_t i) {
-        uint32_t hits = Lanes::bits(Lanes::at_least(values, limit));
-        if (!hits) return;
-        float lanes[kSampleLanes];
-        Lanes::store(lanes, values);
-        for (; hits; hits &= hits - 1) {
-          const int lane = __builtin_ctz(hits);
-          keys[found++] = sample_key(lanes[lane], i + lane);
-        }
-      });
+      if (!hits(Lanes::load_floats(maxima + at * kSampleLanes), limit)) continue;
+      int64_t i = at * kSampleStripe;
+      const int64_t end = up_to(count, i, kSampleStripe);
+      for (; i + 4 * kSampleLanes <= end; i += 4 * kSampleLanes) {
+        const Floats a = Lanes::load(row + i), b = Lanes::load(row + i + kSampleLanes);
+        const Floats c = Lanes::load(row + i + 2 * kSampleLanes);
+        const Floats d = Lanes::load(row + i + 3 * kSampleLanes);
+        const Floats most = Lanes::largest(Lanes::largest(a, b), Lanes::largest(c, d));
+        if (!hits(most, limit)) continue;
+        take(a, i);
+        take(b, i + kSampleLanes);
+        take(c, i + 2 * kSampleLanes);
+        take(d, i + 3 * kSampleLanes);
+      }
+      each(row, i, end, take);
     }
     *stripe = at;
     return found;

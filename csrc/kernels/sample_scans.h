@@ -8,6 +8,12 @@
 
 namespace aegis::kernels {
 
+struct SampleRange {
+  float most;   ///< the largest element
+  float least;  ///< the smallest of the maxima of whole stripes; infinity where there are none
+  bool nan;     ///< whether there is a NaN
+};
+
 /// The key of an element, for scalar code.
 static inline uint64_t sample_key(float value, int64_t index) {
   const auto bits = __builtin_bit_cast(uint32_t, value + 0.0f);  // -0 becomes 0
@@ -27,8 +33,8 @@ static inline float sample_key_value(uint64_t key) {
 template <class Element>
 struct SampleScans {
   /// The largest of each set of 64 (kSampleStripe), 16 to a stripe, -infinity where there is none,
-  /// NaN ignored. Returns the largest of all, and whether there is a NaN.
-  float (*maxima)(const Element* row, int64_t count, float* maxima, bool* nan);
+  /// NaN ignored.
+  SampleRange (*maxima)(const Element* row, int64_t count, float* maxima);
   /// The first index in [begin, count) whose element equals `value`, or -1.
   int64_t (*find)(const Element* row, int64_t begin, int64_t count, float value);
   /// How many of `values` are at least `low`.

@@ -17,6 +17,9 @@ struct Operations {
   static Floats largest(Floats a, Floats b) {
     return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
   }
+  static Floats smallest(Floats a, Floats b) {
+    return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+  }
   template <int kRelation>
   static Mask compare(Floats a, Floats b) {
     return {_mm256_cmp_ps(a.low, b.low, kRelation), _mm256_cmp_ps(a.high, b.high, kRelation)};

@@ -13,6 +13,7 @@ struct Operations {
   static Floats all(float x) { return _mm512_set1_ps(x); }
   static Floats load_floats(const float* p) { return _mm512_loadu_ps(p); }
   static Floats largest(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+  static Floats smallest(Floats a, Floats b) { return _mm512_min_ps(a, b); }
   static Mask above(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   static Mask equal(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
   static Mask at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }

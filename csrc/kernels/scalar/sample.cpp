@@ -11,21 +11,24 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 template <class Element>
-float maxima(const Element* row, int64_t count, float* maxima, bool* nan) {
-  float peak = -kInfinity;
-  *nan = false;
+SampleRange maxima(const Element* row, int64_t count, float* maxima) {
+  SampleRange range{-kInfinity, kInfinity, false};
   for (int64_t stripe = 0; stripe < count; stripe += kSampleStripe, maxima += kSampleLanes) {
     for (int64_t lane = 0; lane < kSampleLanes; ++lane) maxima[lane] = -kInfinity;
-    const int64_t end = count - stripe < kSampleStripe ? count : stripe + kSampleStripe;
+    const bool whole = count - stripe >= kSampleStripe;
+    const int64_t end = whole ? stripe + kSampleStripe : count;
     for (int64_t i = stripe; i < end; ++i) {
       const float value = to_float(row[i]);
       float& most = maxima[(i - stripe) % kSampleLanes];
       if (value > most) most = value;
-      if (value > peak) peak = value;
-      *nan |= value != value;
+      range.nan |= value != value;
+    }
+    for (int64_t lane = 0; lane < kSampleLanes; ++lane) {
+      if (maxima[lane] > range.most) range.most = maxima[lane];
+      if (whole && maxima[lane] < range.least) range.least = maxima[lane];
     }
   }
-  return peak;
+  return range;
 }
 
 template <class Element>
