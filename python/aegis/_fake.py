@@ -37,6 +37,30 @@ def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, *, out: Tens
     return None
 
 
+@torch.library.register_fake("aegis::sample")
+def _(logits: Tensor, settings: Tensor, state: Tensor, keep_ties: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    rows = logits.shape[0]
+    return (
+        logits.new_empty(rows, dtype=torch.int64),
+        logits.new_empty(rows, dtype=torch.bool),
+        logits.new_empty(rows, dtype=torch.float32),
+    )
+
+
+@torch.library.register_fake("aegis::sample.out")
+def _(
+    logits: Tensor,
+    settings: Tensor,
+    state: Tensor,
+    keep_ties: bool = False,
+    *,
+    tokens: Tensor,
+    valid: Tensor | None = None,
+    logprobs: Tensor | None = None,
+) -> None:
+    return None
+
+
 @torch.library.register_fake("aegis::skinny_linear.inference")
 @torch.library.register_fake("aegis::skinny_linear")
 def _(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
