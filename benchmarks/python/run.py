@@ -29,6 +29,7 @@ ORDER = [
     "bench_extract_batch",
     "bench_gather_records",
     "bench_gather_records_scaled",
+    "bench_sample",
     "bench_skinny_linear",
 ]
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"

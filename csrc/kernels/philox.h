@@ -32,11 +32,10 @@ AEGIS_HOST_DEVICE inline Philox philox(Philox counter, uint64_t key) {
 AEGIS_HOST_DEVICE inline double uniform(int64_t seed, int64_t row, int64_t position,
                                         int64_t domain) {
   const auto at = static_cast<uint64_t>(position), of = static_cast<uint64_t>(row);
-  const Philox random = philox({{static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32),
-                                 static_cast<uint32_t>(of),
-                                 static_cast<uint32_t>(of >> 32 & 0xffff) |
-                                     static_cast<uint32_t>(domain) << 16}},
-                               static_cast<uint64_t>(seed));
+  const Philox random = philox(
+      {{static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), static_cast<uint32_t>(of),
+        static_cast<uint32_t>(of >> 32 & 0xffff) | static_cast<uint32_t>(domain) << 16}},
+      static_cast<uint64_t>(seed));
   const uint64_t bits = uint64_t{random.words[1]} << 32 | random.words[0];
   return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
 }

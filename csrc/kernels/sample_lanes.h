@@ -21,7 +21,7 @@ namespace aegis::kernels {
 //   add, subtract, fma(a, b, c)
 //   raise(a, r)                  2^(low bits of r) · a, by adding to the exponent
 //   fold(a)                      the sum of all, halves first
-//   store(p, a)
+//   store(p, a), load_floats(p)
 
 constexpr float kLowest = -__builtin_inff();
 
@@ -96,13 +96,23 @@ struct SampleLoops {
   }
 
   static int64_t at_least(const float* values, int64_t count, float low) {
-    const Floats limit = Lanes::all(low);
-    int64_t found = 0, i = 0;
-    for (; i + kSampleLanes <= count; i += kSampleLanes) {
-      found += __builtin_popcount(hits(Lanes::load_floats(values + i), limit));
+    const Floats limit = Lanes::all(low), one = Lanes::all(1);
+    Floats found[4] = {Lanes::all(0), Lanes::all(0), Lanes::all(0), Lanes::all(0)};
+    int64_t i = 0;
+    for (; i + 4 * kSampleLanes <= count; i += 4 * kSampleLanes) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const Floats some = Lanes::load_floats(values + i + j * kSampleLanes);
+        found[j] = Lanes::add(found[j], Lanes::keep(Lanes::at_least(some, limit), one));
+      }
     }
-    for (; i < count; ++i) found += values[i] >= low;
-    return found;
+    const Floats all = Lanes::add(Lanes::add(found[0], found[1]), Lanes::add(found[2], found[3]));
+    float lanes[kSampleLanes];
+    Lanes::store(lanes, all);
+    int64_t sum = 0;
+    for (float lane : lanes) sum += static_cast<int64_t>(lane);
+    for (; i < count; ++i) sum += values[i] >= low;
+    return sum;
   }
 
   static void tally(const Element* row, int64_t count, float at, int64_t* above, int64_t* equal) {
@@ -154,12 +164,31 @@ struct SampleLoops {
     return found;
   }
 
+  static int64_t between(const Element* row, int64_t count, float low, float high, uint64_t* keys) {
+    const Floats lows = Lanes::all(low), highs = Lanes::all(high);
+    int64_t found = 0;
+    each(row, 0, count, [&](Floats values, int64_t i) {
+      uint32_t rest =
+          Lanes::bits(Lanes::both(Lanes::above(values, lows), Lanes::at_least(highs, values)));
+      if (!rest) return;
+      float lanes[kSampleLanes];
+      Lanes::store(lanes, values);
+      for (; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        keys[found++] = sample_key(lanes[lane], i + lane);
+      }
+    });
+    return found;
+  }
+
   static void sort(const uint64_t* keys, int64_t count, uint64_t* sorted) {
-    for (int64_t i = 0; i < count; ++i) {
-      const uint64_t key = keys[i];
-      int64_t before = 0;
-      for (int64_t j = 0; j < count; ++j) before += keys[j] > key;
-      sorted[before] = key;
+    typedef uint64_t Keys __attribute__((vector_size(64)));
+    for (int64_t i = 0; i < count; i += 8) {
+      const int64_t n = count - i < 8 ? count - i : 8;
+      Keys some = {}, before = {};
+      for (int64_t lane = 0; lane < n; ++lane) some[lane] = keys[i + lane];
+      for (int64_t j = 0; j < count; ++j) before -= static_cast<Keys>(keys[j] + Keys{} > some);
+      for (int64_t lane = 0; lane < n; ++lane) sorted[before[lane]] = some[lane];
     }
   }
 
@@ -195,17 +224,17 @@ struct SampleLoops {
     for (int64_t block = first; block < last; ++block) {
       const int64_t begin = block * kSampleBlock;
       Floats total = Lanes::all(0);
-      each(row, begin, up_to(count, begin, kSampleBlock), [&](Floats values, int64_t) {
-        total = Lanes::add(total, weight(values, peak, scale));
-      });
+      each(row, begin, up_to(count, begin, kSampleBlock),
+           [&](Floats values, int64_t) { total = Lanes::add(total, weight(values, peak, scale)); });
       sums[block - first] = Lanes::fold(total);
     }
   }
 
-  static void sum_above(const Element* row, int64_t count, int64_t first, int64_t last,
-                        const Weighing& weighing, float* sums, int32_t* equal) {
+  static int64_t sum_above(const Element* row, int64_t count, int64_t first, int64_t last,
+                           const Weighing& weighing, float* sums, int32_t* equal) {
     const Floats peak = Lanes::all(weighing.peak), scale = Lanes::all(weighing.scale);
     const Floats limit = Lanes::all(weighing.at), floor = Lanes::all(weighing.floor);
+    int64_t number = 0;
     for (int64_t block = first; block < last; ++block) {
       const int64_t begin = block * kSampleBlock;
       Floats total = Lanes::all(0);
@@ -213,17 +242,20 @@ struct SampleLoops {
       each(row, begin, up_to(count, begin, kSampleBlock), [&](Floats values, int64_t i) {
         const uint32_t there = count - i < kSampleLanes ? (1u << (count - i)) - 1 : 0xffff;
         const Floats each = weight(values, peak, scale);
-        const Mask kept = Lanes::both(Lanes::above(values, limit), Lanes::at_least(each, floor));
+        const Mask above = Lanes::above(values, limit);
+        const Mask kept = Lanes::both(above, Lanes::at_least(each, floor));
+        number += __builtin_popcount(Lanes::bits(above));
         total = Lanes::add(total, Lanes::keep(kept, each));
         ties += __builtin_popcount(Lanes::bits(Lanes::equal(values, limit)) & there);
       });
       sums[block - first] = Lanes::fold(total);
       equal[block - first] = ties;
     }
+    return number;
   }
 
-  static constexpr SampleScans<Element> kScans{maxima, find,  at_least, tally,    collect,
-                                               sort,   weigh, sum,      sum_above};
+  static constexpr SampleScans<Element> kScans{maxima,  find, at_least, tally, collect,
+                                               between, sort, weigh,    sum,   sum_above};
 };
 
 }  // namespace aegis::kernels

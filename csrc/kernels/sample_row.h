@@ -25,6 +25,8 @@ namespace aegis::kernels {
 //   set_weights(p, s)    from here on, weights are 2^((x - p) * s)
 //   weight(x)            the weight of a value
 //   list(k)              finds the k <= kSampleListed largest elements above -infinity; how many
+//   list_between(a, b)   the same with those above a and not above b, of which there are at most
+//                        kSampleListed
 //   listed_value(i), listed_weight(i), listed_index(i)   of the i-th of them
 //   tally(at)            SampleTally
 //   mass(at, floor)      SampleMass of the elements above `at` whose weight is at least `floor`
@@ -41,8 +43,9 @@ struct SampleTally {
   int64_t above, equal;
 };
 struct SampleMass {
-  double above;   ///< weight of the elements above the cut
-  int64_t equal;  ///< number of those equal to it
+  double above;    ///< weight of the elements above the cut
+  int64_t equal;   ///< number of those equal to it
+  int64_t number;  ///< of those above the cut; only of a whole row and a finite cut
 };
 
 /// What is kept of a row: the elements above `at`, and the first `ties` of those equal to it.
@@ -66,6 +69,7 @@ struct SampleStep {
 };
 
 constexpr float kSampleInfinity = std::numeric_limits<float>::infinity();
+constexpr float kSampleMost = std::numeric_limits<float>::max();
 constexpr float kSampleNan = std::numeric_limits<float>::quiet_NaN();
 
 /// Numbers as integers that compare alike. 0 and -0 are neighbours.
@@ -77,8 +81,17 @@ AEGIS_ROW float value_of(uint32_t order) {
   return __builtin_bit_cast(float, order >> 31 ? order & 0x7fffffffu : ~order);
 }
 
+/// A product that no compiler fuses with a sum behind it.
+AEGIS_ROW double product(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;  // CMakeLists.txt turns contraction off
+#endif
+}
+
 AEGIS_ROW double tie_mass(int64_t equal, int64_t ties, double each) {
-  return static_cast<double>(equal < ties ? equal : ties) * each;
+  return product(static_cast<double>(equal < ties ? equal : ties), each);
 }
 
 /// The first of `parts` whose mass, added to that of the ones before, exceeds `target`, or the last
@@ -111,7 +124,7 @@ AEGIS_ROW Drawn draw_listed(Row& row, int64_t n, float top_p, float floor, doubl
     double sum = 0;
     if (top_p < 1) {
       for (int64_t i = 0; i < n; ++i) sum += row.listed_weight(i);
-      const double wanted = top_p * sum;
+      const double wanted = product(top_p, sum);
       sum = 0;
       for (int64_t i = 0; i < n; ++i) {
         sum += row.listed_weight(i);
@@ -121,9 +134,8 @@ AEGIS_ROW Drawn draw_listed(Row& row, int64_t n, float top_p, float floor, doubl
     while (n > 1 && row.listed_weight(n - 1) < floor) --n;
     sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += row.listed_weight(i);
-    SampleStep drawn = walk(n, u * sum, 0, 0, [&](int64_t i) {
-      return SampleMass{row.listed_weight(i), 0};
-    });
+    SampleStep drawn = walk(n, product(u, sum), 0, 0,
+                            [&](int64_t i) { return SampleMass{row.listed_weight(i), 0, 0}; });
     drawn.rest = sum;
     return drawn;
   });
@@ -144,7 +156,7 @@ AEGIS_ROW Drawn draw_cut(Row& row, SampleCut cut, float floor, double u) {
       sum += group.above + tie_mass(group.equal, ties, each);
       ties -= group.equal < ties ? group.equal : ties;
     }
-    SampleStep group = walk(row.groups(), u * sum, cut.ties, each,
+    SampleStep group = walk(row.groups(), product(u, sum), cut.ties, each,
                             [&](int64_t g) { return row.group_mass(g); });
     group.mass = sum;
     return group;
@@ -162,7 +174,7 @@ AEGIS_ROW Drawn draw_cut(Row& row, SampleCut cut, float floor, double u) {
   step = row.once([&] {
     const auto mass_of = [&](int64_t i) {
       const float weight = row.element_weight(i), value = row.value(i);
-      return SampleMass{value > cut.at && weight >= floor ? weight : 0.0, value == cut.at};
+      return SampleMass{value > cut.at && weight >= floor ? weight : 0.0, value == cut.at, 0};
     };
     double sum = 0;
     int64_t ties = step.ties;
@@ -171,44 +183,9 @@ AEGIS_ROW Drawn draw_cut(Row& row, SampleCut cut, float floor, double u) {
       sum += element.above + tie_mass(element.equal, ties, each);
       ties -= element.equal < ties ? element.equal : ties;
     }
-    return walk(row.elements(), share * sum, step.ties, each, mass_of);
+    return walk(row.elements(), product(share, sum), step.ties, each, mass_of);
   });
   return {row.element_index(step.at), true, logprob_of(step.mass, total)};
-}
-
-/// Keeps the k largest elements, found by halving the range of values: at most 33 passes.
-template <class Row>
-AEGIS_ROW SampleCut largest(Row& row, int64_t k, float peak, bool keep_ties) {
-  if (row.tally(-kSampleInfinity).above <= k) return {-kSampleInfinity, 0};
-  uint32_t low = order_of(-kSampleInfinity), high = order_of(peak);  // >= k and < k are above
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    (row.tally(value_of(middle)).above < k ? high : low) = middle;
-  }
-  const float at = value_of(high);
-  const SampleTally tally = row.tally(at);
-  return {at, keep_ties ? tally.equal : k - tally.above};
-}
-
-/// Keeps the shortest prefix of what `cut` keeps whose mass reaches `wanted`; at most 33 passes.
-template <class Row>
-AEGIS_ROW SampleCut prefix(Row& row, SampleCut cut, float peak, double wanted) {
-  float at = cut.at;
-  if (row.mass(at, 0).above >= wanted) {
-    uint32_t low = order_of(at), high = order_of(peak);  // >= wanted and < wanted are above
-    while (high - low > 1) {
-      const uint32_t middle = low + (high - low) / 2;
-      (row.mass(value_of(middle), 0).above < wanted ? high : low) = middle;
-    }
-    at = value_of(high);
-  }
-  const SampleMass mass = row.mass(at, 0);
-  const int64_t most = at == cut.at ? cut.ties : mass.equal;
-  const double needed = (wanted - mass.above) / row.weight(at);
-  if (!(needed < static_cast<double>(most))) return {at, most};
-  const auto whole = static_cast<int64_t>(needed);
-  const int64_t ties = whole + (static_cast<double>(whole) < needed);
-  return {at, ties > 1 ? ties : 1};
 }
 
 /// How many of the listed elements it takes to reach `wanted`; 0 where all do not.
@@ -224,6 +201,109 @@ AEGIS_ROW int64_t listed_prefix(Row& row, int64_t n, double wanted) {
         return SampleStep{0, 0, 0, 0};
       })
       .at;
+}
+
+/// A search for a value that lies above a low end and not above a high end. It first goes down from
+/// the high end by steps that double, then halves what is left, as numbers and as integers by
+/// turns: the latter takes at most 32 steps, the former few where values lie close. It ends when
+/// few elements are left between.
+class SampleSearch {
+ public:
+  AEGIS_ROW SampleSearch(float low, int64_t above_low, float high, int64_t above_high, float step)
+      : low_(order_of(low)),
+        high_(order_of(high)),
+        above_low_(above_low),
+        above_high_(above_high),
+        step_(step) {}
+
+  AEGIS_ROW bool ended() const { return high_ - low_ <= 1 || is_list(); }
+  AEGIS_ROW bool is_list() const { return above_low_ - above_high_ <= kSampleListed; }
+
+  AEGIS_ROW float middle() {
+    middle_ = low_ + (high_ - low_) / 2;
+    float guess = (low() + high()) * 0.5f;
+    if (!bounded_) {
+      guess = high() - step_;
+      step_ += step_;
+    }
+    by_value_ = !bounded_ || !by_value_;
+    const uint32_t order = order_of(guess);
+    if (by_value_ && low_ < order && order < high_) middle_ = order;
+    return value_of(middle_);
+  }
+  /// What is looked for is not above the middle; `above` elements are.
+  AEGIS_ROW void lower(int64_t above) {
+    high_ = middle_;
+    above_high_ = above;
+  }
+  /// It is above the middle.
+  AEGIS_ROW void raise(int64_t above) {
+    low_ = middle_;
+    above_low_ = above;
+    bounded_ = true;
+  }
+  AEGIS_ROW float low() const { return value_of(low_); }
+  AEGIS_ROW float high() const { return value_of(high_); }
+  AEGIS_ROW int64_t above_high() const { return above_high_; }
+
+ private:
+  uint32_t low_, high_, middle_ = 0;
+  int64_t above_low_, above_high_;
+  float step_;
+  bool bounded_ = false, by_value_ = false;
+};
+
+/// Keeps the k largest elements; fewer than k are above `high`, and some value is not. About a
+/// dozen passes, and at most 200.
+template <class Row>
+AEGIS_ROW SampleCut largest(Row& row, int64_t k, float peak, float high, bool keep_ties) {
+  const int64_t all = row.tally(-kSampleInfinity).above;
+  if (all <= k) return {-kSampleInfinity, 0};
+  SampleSearch search(-kSampleInfinity, all, high, row.tally(high).above, peak - high);
+  while (!search.ended()) {
+    const int64_t above = row.tally(search.middle()).above;
+    above < k ? search.lower(above) : search.raise(above);
+  }
+  float at = search.high();
+  if (search.is_list()) {
+    row.list_between(search.low(), search.high());
+    at = row.listed_value(k - search.above_high() - 1);
+  }
+  const SampleTally tally = row.tally(at);
+  return {at, keep_ties ? tally.equal : k - tally.above};
+}
+
+/// Keeps the shortest prefix of what `cut` keeps whose mass reaches `wanted`, which that above
+/// `high` does not. Passes as above.
+template <class Row>
+AEGIS_ROW SampleCut prefix(Row& row, SampleCut cut, float peak, float high, double wanted) {
+  float at = cut.at;
+  if (row.mass(at, 0).above >= wanted) {
+    SampleMass mass = row.mass(high, 0);  // above the high end
+    SampleSearch search(at, row.tally(at).above, high, mass.number, peak - high);
+    while (!search.ended()) {
+      const SampleMass above = row.mass(search.middle(), 0);
+      if (above.above < wanted) {
+        search.lower(above.number);
+        mass = above;
+      } else {
+        search.raise(above.number);
+      }
+    }
+    at = search.high();
+    if (search.is_list()) {
+      const int64_t n = row.list_between(search.low(), search.high());
+      const int64_t needed = listed_prefix(row, n, wanted - mass.above);
+      at = row.listed_value((needed > 0 ? needed : n) - 1);
+    }
+  }
+  const SampleMass mass = row.mass(at, 0);
+  const int64_t most = at == cut.at ? cut.ties : mass.equal;
+  const double needed = (wanted - mass.above) / row.weight(at);
+  if (!(needed < static_cast<double>(most))) return {at, most};
+  const auto whole = static_cast<int64_t>(needed);
+  const int64_t ties = whole + (static_cast<double>(whole) < needed);
+  return {at, ties > 1 ? ties : 1};
 }
 
 /// The whole mass of what the cut keeps.
@@ -245,15 +325,17 @@ AEGIS_ROW Drawn draw_token(Row& row, const SampleSettings& settings, bool keep_t
   if (greedy || peak.value == kSampleInfinity) return {row.peak_index(), true, 0};
 
   const double scale = 1.4426950408889634 / settings.temperature;
-  constexpr float kMost = std::numeric_limits<float>::max();  // infinity times 0 is no number
-  row.set_weights(peak.value, scale < kMost ? static_cast<float>(scale) : kMost);
+  // Never infinity: times 0 that is no number.
+  row.set_weights(peak.value, scale < kSampleMost ? static_cast<float>(scale) : kSampleMost);
   const float floor = settings.min_p > 0 ? (settings.min_p < 1 ? settings.min_p : 1) : 0;
-  const bool limited =
-      settings.top_k >= 1 && settings.top_k < static_cast<double>(row.count());
+  const bool limited = settings.top_k >= 1 && settings.top_k < static_cast<double>(row.count());
   const int64_t k = limited ? static_cast<int64_t>(settings.top_k) : row.count();
 
   SampleCut cut{-kSampleInfinity, 0};
-  if (limited && k > kSampleListed) cut = largest(row, k, peak.value, keep_ties);
+  if (limited && k > kSampleListed) {
+    const int64_t n = row.list(kSampleListed);
+    cut = largest(row, k, peak.value, row.listed_value(n - 1), keep_ties);
+  }
   if (k <= kSampleListed) {
     int64_t n = row.list(k);
     if (!(limited && keep_ties && n == k)) {
@@ -268,11 +350,11 @@ AEGIS_ROW Drawn draw_token(Row& row, const SampleSettings& settings, bool keep_t
     cut = {at, tally.equal};
   }
   if (settings.top_p < 1) {
-    const double wanted = settings.top_p * mass_within(row, cut);
+    const double wanted = product(settings.top_p, mass_within(row, cut));
     // Most often few tokens have nearly all the mass.
-    const int64_t n = listed_prefix(row, row.list(kSampleListed), wanted);
+    const int64_t listed = row.list(kSampleListed), n = listed_prefix(row, listed, wanted);
     if (n > 0) return draw_listed(row, n, 1, floor, u);
-    cut = prefix(row, cut, peak.value, wanted);
+    cut = prefix(row, cut, peak.value, row.listed_value(listed - 1), wanted);
   }
   return draw_cut(row, cut, floor, u);
 }

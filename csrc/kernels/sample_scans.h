@@ -14,14 +14,16 @@ struct SampleRange {
   bool nan;     ///< whether there is a NaN
 };
 
-/// The key of an element, for scalar code.
-static inline uint64_t sample_key(float value, int64_t index) {
+/// The key of an element. static: each instruction set compiles a copy of its own.
+AEGIS_HOST_DEVICE static inline uint64_t sample_key(float value, int64_t index) {
   const auto bits = __builtin_bit_cast(uint32_t, value + 0.0f);  // -0 becomes 0
   const uint32_t order = bits >> 31 ? ~bits : bits | 0x80000000u;
   return uint64_t{order} << 32 | static_cast<uint32_t>(~index);
 }
-static inline int64_t sample_key_index(uint64_t key) { return static_cast<uint32_t>(~key); }
-static inline float sample_key_value(uint64_t key) {
+AEGIS_HOST_DEVICE static inline int64_t sample_key_index(uint64_t key) {
+  return static_cast<uint32_t>(~key);
+}
+AEGIS_HOST_DEVICE static inline float sample_key_value(uint64_t key) {
   const auto order = static_cast<uint32_t>(key >> 32);
   return __builtin_bit_cast(float, order >> 31 ? order & 0x7fffffffu : ~order);
 }
@@ -37,7 +39,7 @@ struct SampleScans {
   SampleRange (*maxima)(const Element* row, int64_t count, float* maxima);
   /// The first index in [begin, count) whose element equals `value`, or -1.
   int64_t (*find)(const Element* row, int64_t begin, int64_t count, float value);
-  /// How many of `values` are at least `low`.
+  /// How many of `values`, of which there are fewer than 2²⁷, are at least `low`.
   int64_t (*at_least)(const float* values, int64_t count, float low);
   /// How many elements are above `at`, and how many equal it.
   void (*tally)(const Element* row, int64_t count, float at, int64_t* above, int64_t* equal);
@@ -45,16 +47,19 @@ struct SampleScans {
   /// the last one, or until fewer than kSampleStripe of `room` are left. Returns their number.
   int64_t (*collect)(const Element* row, int64_t count, const float* maxima, float low,
                      int64_t* stripe, uint64_t* keys, int64_t room);
+  /// The keys of elements above `low` and not above `high`, in order of index, of which there are
+  /// at most kSampleListed. Returns their number.
+  int64_t (*between)(const Element* row, int64_t count, float low, float high, uint64_t* keys);
   /// Sorts distinct keys, the largest first; costs count².
   void (*sort)(const uint64_t* keys, int64_t count, uint64_t* sorted);
   /// The weight of each of `values`.
   void (*weigh)(const float* values, int64_t count, float peak, float scale, float* weights);
   /// Sums of blocks [first, last) of the row; the second counts only what `weighing` says, and how
-  /// many elements equal weighing.at in each.
+  /// many elements equal weighing.at in each; it returns how many are above weighing.at.
   void (*sum)(const Element* row, int64_t count, int64_t first, int64_t last,
               const Weighing& weighing, float* sums);
-  void (*sum_above)(const Element* row, int64_t count, int64_t first, int64_t last,
-                    const Weighing& weighing, float* sums, int32_t* equal);
+  int64_t (*sum_above)(const Element* row, int64_t count, int64_t first, int64_t last,
+                       const Weighing& weighing, float* sums, int32_t* equal);
 };
 
 }  // namespace aegis::kernels

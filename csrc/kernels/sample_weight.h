@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/host_device.h"
+
 namespace aegis::kernels {
 
 /// A weight is exp((x - peak) / temperature), computed as 2^((x - peak) * scale) by exactly these
@@ -15,7 +17,7 @@ namespace aegis::kernels {
 ///
 /// The polynomial is the best of its degree with 1 at 0; its relative error is 1.1e-7.
 struct WeightConstants {
-  static constexpr float kMagic = 12582912;       // 1.5 · 2²³
+  static constexpr float kMagic = 12582912;        // 1.5 · 2²³
   static constexpr float kLeast = 12582912 - 100;  // weights below 2⁻¹⁰⁰ are 0
   static constexpr float c0 = 0x1.62e42ap-1f, c1 = 0x1.ebf9bcp-3f, c2 = 0x1.c6b752p-5f,
                          c3 = 0x1.3cea88p-7f, c4 = 0x1.5bba14p-10f;
@@ -31,9 +33,11 @@ constexpr int64_t kSampleBlock = 256;
 constexpr int64_t kSampleGroups = 1024;
 constexpr int64_t kSampleGroupBlocks = 32;
 
-constexpr int64_t sample_blocks(int64_t count) { return (count + kSampleBlock - 1) / kSampleBlock; }
+AEGIS_HOST_DEVICE constexpr int64_t sample_blocks(int64_t count) {
+  return (count + kSampleBlock - 1) / kSampleBlock;
+}
 
-constexpr int64_t sample_group_blocks(int64_t count) {
+AEGIS_HOST_DEVICE constexpr int64_t sample_group_blocks(int64_t count) {
   const int64_t least = (sample_blocks(count) + kSampleGroups - 1) / kSampleGroups;
   return least > kSampleGroupBlocks ? least : kSampleGroupBlocks;
 }

@@ -146,3 +146,19 @@ def test_skinny_linear(dtype: torch.dtype, rows: int) -> None:
         weight = torch.randint(-4, 5, (n, k + 1)).to(dtype)[:, :k]
         got = torch.ops.aegis.skinny_linear(x, weight)
         assert torch.equal(got, (x.long() @ weight.long().t()).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_sample(dtype: torch.dtype) -> None:
+    """Rows in threads of their own, with limits that take every way through a row."""
+    for width in (1, 33, 3000):
+        logits = torch.arange(40 * (width + 1)).remainder(97).view(40, width + 1).to(dtype)[:, :width]
+        for settings in ([0.0, 0, 1, 0], [1, 9, 0.9, 0], [50, 300, 0.9, 0], [50, 0, 0.9, 0.01], [9, 0, 1, 0]):
+            for keep_ties in (False, True):
+                state = torch.arange(160).view(40, 4)
+                tokens, valid, logprobs = torch.ops.aegis.sample(
+                    logits, torch.tensor([settings], dtype=torch.float32), state, keep_ties
+                )
+                assert valid.all()
+                assert (logprobs <= 0).all()
+                assert ((tokens >= 0) & (tokens < width)).all()

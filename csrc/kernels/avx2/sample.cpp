@@ -54,8 +54,7 @@ struct Operations {
   static Floats raise(Floats a, Floats r) { return {raise(a.low, r.low), raise(a.high, r.high)}; }
   static float fold(Floats a) {
     const __m256 eight = _mm256_add_ps(a.low, a.high);
-    const __m128 four =
-        _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
   }

@@ -69,6 +69,16 @@ int64_t collect(const Element* row, int64_t count, const float* maxima, float lo
   return found;
 }
 
+template <class Element>
+int64_t between(const Element* row, int64_t count, float low, float high, uint64_t* keys) {
+  int64_t found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = to_float(row[i]);
+    if (value > low && value <= high) keys[found++] = sample_key(value, i);
+  }
+  return found;
+}
+
 void sort(const uint64_t* keys, int64_t count, uint64_t* sorted) {
   for (int64_t i = 0; i < count; ++i) {
     int64_t before = 0;
@@ -88,8 +98,8 @@ float weight_of(float value, float peak, float scale) {
   p = std::fma(f, p, C::c0);
   p = std::fma(f, p, 1.0f);
   if (!(r >= C::kLeast)) return 0;
-  return __builtin_bit_cast(float,
-                            __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, r) << 23));
+  return __builtin_bit_cast(
+      float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, r) << 23));
 }
 
 void weigh(const float* values, int64_t count, float peak, float scale, float* weights) {
@@ -97,8 +107,9 @@ void weigh(const float* values, int64_t count, float peak, float scale, float* w
 }
 
 template <class Element>
-void sum_above(const Element* row, int64_t count, int64_t first, int64_t last,
-               const Weighing& weighing, float* sums, int32_t* equal) {
+int64_t sum_above(const Element* row, int64_t count, int64_t first, int64_t last,
+                  const Weighing& weighing, float* sums, int32_t* equal) {
+  int64_t above = 0;
   for (int64_t block = first; block < last; ++block) {
     float lanes[kSampleLanes] = {};
     int32_t ties = 0;
@@ -109,6 +120,7 @@ void sum_above(const Element* row, int64_t count, int64_t first, int64_t last,
       const float weight = weight_of(value, weighing.peak, weighing.scale);
       if (value > weighing.at && weight >= weighing.floor) lanes[i % kSampleLanes] += weight;
       ties += value == weighing.at;
+      above += value > weighing.at;
     }
     for (int64_t half = kSampleLanes / 2; half > 0; half /= 2) {
       for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
@@ -116,6 +128,7 @@ void sum_above(const Element* row, int64_t count, int64_t first, int64_t last,
     sums[block - first] = lanes[0];
     equal[block - first] = ties;
   }
+  return above;
 }
 
 template <class Element>
@@ -132,10 +145,9 @@ void sum(const Element* row, int64_t count, int64_t first, int64_t last, const W
 
 template <class Element>
 const SampleScans<Element>& sample_scans() {
-  static constexpr SampleScans<Element> kScans{maxima<Element>,  find<Element>, at_least,
-                                               tally<Element>,   collect<Element>, sort,
-                                               weigh,            sum<Element>,
-                                               sum_above<Element>};
+  static constexpr SampleScans<Element> kScans{
+      maxima<Element>,  find<Element>, at_least, tally<Element>, collect<Element>,
+      between<Element>, sort,          weigh,    sum<Element>,   sum_above<Element>};
   return kScans;
 }
 

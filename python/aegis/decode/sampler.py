@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from aegis.decode.sampler_settings import PerRow, bias_vector, column, seed_colu
 
 _sample = torch.ops.aegis.sample.out
 
-_ROW, _POSITION = 1, 2  # columns of the state
+_ROW = 1  # of the columns of the state
 
 
 class FusedLogitsSampler:
@@ -72,12 +73,14 @@ class FusedLogitsSampler:
                 "temperature": column("temperature", temperature if do_sample else 0.0, off=1),
                 "top_k": column("top_k", top_k, off=0),
                 "top_p": column("top_p", top_p, off=1),
-                "min_p": column("min_p", min_p, off=0, low=0, high=1),
+                "min_p": column("min_p", min_p, off=0, low=0, high=1, expected="0 to 1"),
             }
         )
         self._cpu_penalties = table(
             {
-                "repetition_penalty": column("repetition_penalty", repetition_penalty, off=1, low=1e-30),
+                "repetition_penalty": column(
+                    "repetition_penalty", repetition_penalty, off=1, low=sys.float_info.min, expected="a number above 0"
+                ),
                 "frequency_penalty": column("frequency_penalty", frequency_penalty, off=0),
                 "presence_penalty": column("presence_penalty", presence_penalty, off=0),
             }
@@ -155,31 +158,8 @@ class FusedLogitsSampler:
         Rows keep their state where there was one. Raises ValueError where settings or seeds are given for another
         number of rows.
         """
-        device = torch.empty(0, device=device).device  # with its index
-        self._check_rows(batch)
-        moved = device != self._device
-        old = self._all_state
-        if old is None or moved or len(old) < batch:
-            fresh = self._fresh_state(batch)
-            if old is not None:
-                kept = min(batch, len(old))
-                if self._seeds is None:
-                    fresh[:, 0] = old[0, 0].cpu()
-                fresh[:kept] = old[:kept].cpu()
-            self._all_state = fresh.to(device)
-            self._all_tokens = torch.empty(batch, dtype=torch.int64, device=device)
-            self._all_valid = torch.empty(batch, dtype=torch.bool, device=device)
-            self._all_logprobs = torch.empty(batch, dtype=torch.float32, device=device)
-        if moved:
-            self._settings = self._cpu_settings.to(device)
-            self._penalties = self._cpu_penalties.to(device)
-        assert self._all_state is not None
-        self._state, self._tokens = self._all_state[:batch], self._all_tokens[:batch]
-        self._valid, self._logprobs = self._all_valid[:batch], self._all_logprobs[:batch]
-        if self._penalised or self._bias:
-            self._scores = torch.empty(batch, vocabulary + 1, device=device)  # one more, as penalize_ wants it
-            self._bias_vector = bias_vector(self._bias, vocabulary).to(device) if self._bias else None
-        self._batch, self._vocabulary, self._device = batch, vocabulary, device
+        with torch.inference_mode(False):  # tensors made within could not be reset outside of it
+            self._make(batch, vocabulary, torch.empty(0, device=device).device)  # with its index
 
     def __call__(
         self,
@@ -214,6 +194,8 @@ class FusedLogitsSampler:
         batch, vocabulary = logits.shape
         if batch != self._batch or vocabulary != self._vocabulary or logits.device != self._device:
             self.prepare(batch, vocabulary, logits.device)
+        if logits.requires_grad:
+            logits = logits.detach()
         if self._penalised or self._bias is not None:
             logits = self._adjusted(logits, input_ids)
         tokens = self._tokens if out is None else out
@@ -240,6 +222,32 @@ class FusedLogitsSampler:
             return torch.full_like(scores, -torch.inf).scatter_(1, tokens.unsqueeze(1), 0)
 
         return processor
+
+    def _make(self, batch: int, vocabulary: int, device: torch.device) -> None:
+        self._check_rows(batch)
+        moved = device != self._device
+        old = self._all_state
+        if old is None or moved or len(old) < batch:
+            fresh = self._fresh_state(batch)
+            if old is not None:
+                kept = min(batch, len(old))
+                if self._seeds is None:
+                    fresh[:, 0] = old[0, 0].cpu()
+                fresh[:kept] = old[:kept].cpu()
+            self._all_state = fresh.to(device)
+            self._all_tokens = torch.empty(batch, dtype=torch.int64, device=device)
+            self._all_valid = torch.empty(batch, dtype=torch.bool, device=device)
+            self._all_logprobs = torch.empty(batch, dtype=torch.float32, device=device)
+        if moved:
+            self._settings = self._cpu_settings.to(device)
+            self._penalties = self._cpu_penalties.to(device)
+        assert self._all_state is not None
+        self._state, self._tokens = self._all_state[:batch], self._all_tokens[:batch]
+        self._valid, self._logprobs = self._all_valid[:batch], self._all_logprobs[:batch]
+        if self._penalised or self._bias:
+            self._scores = torch.empty(batch, vocabulary + 1, device=device)  # one more, as penalize_ wants it
+            self._bias_vector = bias_vector(self._bias, vocabulary).to(device) if self._bias else None
+        self._batch, self._vocabulary, self._device = batch, vocabulary, device
 
     def _adjusted(self, logits: Tensor, input_ids: Tensor | None) -> Tensor:
         """The logits with bias and penalties, in float32, in the sampler's own memory."""

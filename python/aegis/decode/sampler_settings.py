@@ -13,10 +13,19 @@ PerRow: TypeAlias = "float | Sequence[float] | Tensor"
 """One number for all rows, or one for each: a sequence, or a 1-D tensor."""
 
 
-def column(name: str, value: PerRow | None, *, off: float, low: float = -math.inf, high: float = math.inf) -> Tensor:
+def column(
+    name: str,
+    value: PerRow | None,
+    *,
+    off: float,
+    low: float = -math.inf,
+    high: float = math.inf,
+    expected: str = "a number",
+) -> Tensor:
     """``value`` as a (rows,) or (1,) float64 tensor on the CPU; None is ``off``.
 
-    Raises ValueError where a number is NaN or not in [low, high], TypeError where it is no number.
+    Raises ValueError, which says what was ``expected``, where a number is NaN or not in [low, high], and TypeError
+    where it is no number.
     """
     if value is None:
         value = off
@@ -27,8 +36,7 @@ def column(name: str, value: PerRow | None, *, off: float, low: float = -math.in
         raise ValueError(f"{name}: expected a number, or one for each row, got shape {list(numbers.shape)}")
     wrong = ~((numbers >= low) & (numbers <= high))
     if wrong.any():
-        limits = "a number" if low == -math.inf and high == math.inf else f"{low:g} to {high:g}"
-        raise ValueError(f"{name}: expected {limits}, got {numbers[wrong].flatten()[0].item():g}")
+        raise ValueError(f"{name}: expected {expected}, got {numbers[wrong].flatten()[0].item():g}")
     return numbers.reshape(-1)
 
 
@@ -50,7 +58,7 @@ def seed_column(seed: int | Sequence[int] | Tensor | None) -> Tensor | None:
     """The seeds as a (rows,) or (1,) int64 tensor on the CPU; seeds count modulo 2**64."""
     if seed is None:
         return None
-    if isinstance(seed, bool):
+    if isinstance(seed, (bool, float, str)):
         raise TypeError(f"seed: expected an int, or one for each row, got {seed!r}")
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64 or seed.ndim > 1 or seed.numel() == 0:
