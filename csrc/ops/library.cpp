@@ -10,7 +10,7 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
   m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
   m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
-  m.def("skinny_linear.inference(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");  // has no gradient
+  m.def("skinny_linear.inference(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor");  // has no gradient
   m.def("skinny_linear.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()");
   // clang-format on
 }
