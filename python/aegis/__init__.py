@@ -16,23 +16,29 @@ from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
-    from aegis.decode import SlottedStaticCache
+    from aegis.decode import CUDAGraphFastRunner, FusedLogitsSampler, SlottedStaticCache, bench_generate, generate
 
 __version__ = build_info()["version"]
 __all__ = [
     "Arena",
     "ArenaExhausted",
+    "CUDAGraphFastRunner",
     "FlatArenaDataLoader",
+    "FusedLogitsSampler",
     "RecordDataset",
     "SlottedStaticCache",
     "TokenDataset",
+    "bench_generate",
     "build_info",
     "cpu_isa",
+    "generate",
     "ops",
     "patch_torch",
 ]
 
-_OF_DECODE = frozenset({"SlottedStaticCache"})
+_OF_DECODE = frozenset(
+    {"CUDAGraphFastRunner", "FusedLogitsSampler", "SlottedStaticCache", "bench_generate", "generate"}
+)
 
 cpu_isa()  # an AEGIS_FORCE_ISA that cannot be honoured is an error here, not at the first batch
 

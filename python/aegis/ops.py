@@ -14,9 +14,60 @@ torch.ops.load_library(str(Path(__file__).parent / "lib" / "libaegis_ops.so"))  
 
 from aegis import _autograd, _fake  # noqa: E402, F401  (need the schemas that the library just brought)
 
-__all__ = ["extract_batch", "gather_records", "gather_records_scaled", "kv_append_", "skinny_linear"]
+__all__ = [
+    "decode_attention",
+    "extract_batch",
+    "gather_records",
+    "gather_records_scaled",
+    "kv_append_",
+    "skinny_linear",
+]
 
 _SCALED_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+def decode_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    spans: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    rows: Tensor | None = None,
+) -> Tensor:
+    """Attention of the newest token of each row to a range of positions in its key-value cache (CPU).
+
+    Args:
+        query: (batch, heads, 1, head_size) float32, bfloat16 or float16.
+        keys, values: (rows, key_heads, slots, head_size) of the same dtype; ``heads`` is a multiple of ``key_heads``,
+            and adjacent heads share one. All three may have any strides but in the last dimension, which is dense.
+        spans: (batch, 2) or (batch, 1, 1, 2) int64: row b attends to positions ``start <= p < end``, of which p lies
+            in slot ``p % slots``.
+        scale: what products of query and key are multiplied by, usually ``head_size ** -0.5``.
+        window: where positive, only the last ``window`` positions before ``end`` count.
+        softcap: where positive, scores become ``softcap * tanh(score / softcap)``.
+        rows: (batch,) int64, the row of ``keys`` and ``values`` that belongs to each batch row; by default the same.
+
+    Returns:
+        (batch, 1, heads, head_size), fresh and contiguous: the layout that Hugging Face's attention functions return.
+        Zeros for a row whose range is empty. Not differentiable.
+
+    Scores, weights and sums are float32, rounded to the dtype once at the end. Results differ from
+    scaled_dot_product_attention in the order of sums, and are the same bits for every number of threads. Slots outside
+    of the ranges are not read: what is in them does not matter.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, a negative ``window`` or ``softcap``, a span with
+            ``start < 0``, ``start > end`` or more positions than slots.
+        IndexError: an element of ``rows`` outside of the cache.
+
+    Cost: one pass over the keys and values within the ranges, shared out among torch's intra-op threads by row, key head
+    and pieces of at most 256 positions, at least 128 KiB to each thread. Softmax is online (Milakov, Gimelshein 2018),
+    pieces are put together as in flash-decoding (Dao, Haziza, Massa, Sizov 2023).
+    """
+    result: Tensor = torch.ops.aegis.decode_attention(query, keys, values, spans, scale, window, softcap, rows)
+    return result
 
 
 def extract_batch(

@@ -1,4 +1,4 @@
-"""What runs once per token: the cache of keys and values."""
+"""What runs once per token: the cache of keys and values, attention to it, sampling, and the loop around them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from aegis.decode.attention import register_attention
+    from aegis.decode.bench import bench_generate
     from aegis.decode.cache import SlottedStaticCache
+    from aegis.decode.generate import generate
+    from aegis.decode.linears import skinny_linears
+    from aegis.decode.runner import CUDAGraphFastRunner
+    from aegis.decode.sampler import FusedLogitsSampler
 
-__all__ = ["SlottedStaticCache"]
+__all__ = [
+    "CUDAGraphFastRunner",
+    "FusedLogitsSampler",
+    "SlottedStaticCache",
+    "bench_generate",
+    "generate",
+    "register_attention",
+    "skinny_linears",
+]
 
-# These import transformers, which is optional: each module is imported when its name is first asked for.
-_MODULES = {"SlottedStaticCache": "cache"}
+# Some import transformers, which is optional: each module is imported when its name is first asked for.
+_MODULES = {
+    "CUDAGraphFastRunner": "runner",
+    "FusedLogitsSampler": "sampler",
+    "SlottedStaticCache": "cache",
+    "bench_generate": "bench",
+    "generate": "generate",
+    "register_attention": "attention",
+    "skinny_linears": "linears",
+}
 
 
 def __getattr__(name: str) -> Any:
