@@ -12,7 +12,7 @@ from torch import Tensor
 from aegis.decode.huggingface import check_model
 from aegis.decode.processors import fuse
 from aegis.decode.runner import PREFILL_CHUNK, CUDAGraphFastRunner
-from aegis.decode.sampler import FusedLogitsSampler
+from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 from aegis.decode.stopping import Stopping
 
 __all__ = ["generate"]
@@ -30,7 +30,7 @@ def generate(
     logits_processor: Any = None,
     stopping_criteria: Any = None,
     generation_config: Any = None,
-    seed: int | Tensor | None = None,
+    seed: int | Sequence[int] | Tensor | None = None,
     mode: Literal["auto", "eager", "compiled", "cuda-graph"] = "auto",
     runner: CUDAGraphFastRunner | None = None,
     stop_sequences: Sequence[Sequence[int]] = (),
@@ -93,7 +93,9 @@ def generate(
     _refuse(generation_config, options)
     stopping = Stopping(generation_config, stopping_criteria, stop_sequences, len(input_ids))
     fused = fuse(logits_processor or (), do_sample=generation_config.do_sample)
-    sampler = FusedLogitsSampler(**fused.options, seed=seed, processors=fused.before)
+    sampler: FusedLogitsSampler | ProcessedSampler = FusedLogitsSampler(**fused.options, seed=seed)
+    if fused.before:
+        sampler = sampler.after(fused.before)
     runner = _runner_for(model, runner, cache, sampler, len(input_ids), stopping.max_length, mode)
     chunk = generation_config.prefill_chunk_size or PREFILL_CHUNK
     return _decode(runner, input_ids, attention_mask, stopping, chunk, callback, progress)
@@ -138,7 +140,7 @@ def _runner_for(
     model: Any,
     runner: CUDAGraphFastRunner | None,
     cache: Any,
-    sampler: FusedLogitsSampler,
+    sampler: FusedLogitsSampler | ProcessedSampler,
     rows: int,
     max_length: int,
     mode: Literal["auto", "eager", "compiled", "cuda-graph"],

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aegis.decode.huggingface import aegis_attention, cache_argument, check_model, forward_arguments
 from aegis.decode.linears import skinny_linears
-from aegis.decode.sampler import FusedLogitsSampler
+from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 
 if TYPE_CHECKING:
     from aegis.decode.cache import SlottedStaticCache
@@ -66,7 +66,7 @@ class CUDAGraphFastRunner:
         batch_size: int = 1,
         max_cache_len: int | None = None,
         cache: SlottedStaticCache | None = None,
-        sampler: FusedLogitsSampler | None = None,
+        sampler: FusedLogitsSampler | ProcessedSampler | None = None,
         mode: Literal["auto", "eager", "compiled", "cuda-graph"] = "auto",
         on_change: Literal["recapture", "raise"] = "recapture",
         clone: bool = False,
@@ -212,7 +212,7 @@ class CUDAGraphFastRunner:
             logits = self._captured()
         return self._pick(logits, history) if self._sampler_apart else self._result(logits)
 
-    def use_sampler(self, sampler: FusedLogitsSampler) -> None:
+    def use_sampler(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
         """Picks tokens with another sampler from now on. If the old one is part of what was captured, that is dropped."""
         if not self._sampler_apart:
             self._captured = None
@@ -338,7 +338,7 @@ class CUDAGraphFastRunner:
 
     def _capture_graph(self, step: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Warms ``step`` up, captures it and leaves all state as it was."""
-        state = [self._tokens, self._positions, self._spans, self.cache.lengths, *self.sampler.state()]
+        state = [self._tokens, self._positions, self._spans, self.cache.lengths, self.sampler.state]
         before = [tensor.clone() for tensor in state]
 
         def restore() -> None:
