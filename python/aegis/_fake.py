@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+
 import torch
+
+
 from torch import Tensor
 
 
@@ -49,6 +52,30 @@ def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, dtype: int) 
 
 @torch.library.register_fake("aegis::gather_records_scaled.out")
 def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, *, out: Tensor) -> None:
+    return None
+
+
+@torch.library.register_fake("aegis::sample")
+def _(logits: Tensor, settings: Tensor, state: Tensor, keep_ties: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    rows = logits.shape[0]
+    return (
+        logits.new_empty(rows, dtype=torch.int64),
+        logits.new_empty(rows, dtype=torch.bool),
+        logits.new_empty(rows, dtype=torch.float32),
+    )
+
+
+@torch.library.register_fake("aegis::sample.out")
+def _(
+    logits: Tensor,
+    settings: Tensor,
+    state: Tensor,
+    keep_ties: bool = False,
+    *,
+    tokens: Tensor,
+    valid: Tensor | None = None,
+    logprobs: Tensor | None = None,
+) -> None:
     return None
 
 

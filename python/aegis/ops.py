@@ -5,14 +5,21 @@ Use either spelling in eager code; TorchScript wants ``torch.ops.aegis``.
 
 from __future__ import annotations
 
+
 from pathlib import Path
 
+
 import torch
+
+
 from torch import Tensor
+
 
 torch.ops.load_library(str(Path(__file__).parent / "lib" / "libaegis_ops.so"))  # type: ignore[no-untyped-call]
 
+
 from aegis import _autograd, _fake  # noqa: E402, F401  (need the schemas that the library just brought)
+
 
 __all__ = [
     "decode_attention",
@@ -20,8 +27,10 @@ __all__ = [
     "gather_records",
     "gather_records_scaled",
     "kv_append_",
+    "sample",
     "skinny_linear",
 ]
+
 
 _SCALED_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -173,6 +182,64 @@ def gather_records_scaled(
         return result
     torch.ops.aegis.gather_records_scaled.out(source, indices, scale, bias, out=out)
     return out
+
+
+def sample(
+    logits: Tensor,
+    settings: Tensor,
+    state: Tensor,
+    keep_ties: bool = False,
+    *,
+    tokens: Tensor | None = None,
+    valid: Tensor | None = None,
+    logprobs: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Draw a token from each row of logits: temperature, top-k, top-p and min-p, in this order, and the draw.
+
+    Args:
+        logits: (batch, n) float32, bfloat16 or float16; rows may lie apart, their elements are adjacent.
+            ``1 <= n < 2**31``; on CUDA at most ``2**25``.
+        settings: (batch, 4) float32, or (1, 4) for all rows: temperature, top_k, top_p, min_p. Off are
+            ``top_k < 1`` or ``>= n``, ``top_p >= 1``, and ``min_p <= 0``; ``temperature <= 0`` and ``top_p <= 0`` take
+            the largest logit. top_k is whole, and exact up to ``2**24``.
+        state: (batch, 4) int64: seed, row, position, domain of each row's random number. Its name is all that a draw
+            depends on beside the row itself: not its place in the batch, nor what else is in it. row counts modulo
+            ``2**48`` and domain modulo ``2**16``.
+        keep_ties: whether top_k keeps all logits equal to the k-th, as Hugging Face does, or exactly k, those of lower
+            index first.
+        tokens: (batch,) int64, written in place.
+        valid: (batch,) bool, written in place where given. Only together with ``tokens``, as is ``logprobs``.
+        logprobs: (batch,) float32, written in place where given.
+
+    All five on one device.
+
+    Returns:
+        ``(tokens, valid, logprobs)``: fresh ones, or those given. With ``tokens``, every position in ``state`` is
+        advanced by 1; without, ``state`` is left as it is, and the same call gives the same tokens.
+
+        ``valid`` is False for a row that holds a NaN, or nothing above -inf; its token is that of its largest number,
+        or 0. In a row with +inf, the first of these is taken. ``logprobs`` is the logarithm of the probability with
+        which the token was drawn: after temperature and limits, 0 for a token that was sure, NaN where not valid.
+
+    The same state gives the same tokens with every instruction set and on CUDA: all compute the weights by the same
+    operations, sum them in the same order, and go by the same float64 in (0, 1), of 52 bits. A probability is right to
+    1e-6 of itself for any n. What has a probability of 0, or one below ``2**-100`` of the largest, is never drawn.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, or an overlap; nothing has been written.
+
+    Cost: with top_k up to 256, one pass over the row and part of another; without limits, or with min_p, two passes;
+    with top_p alone, three where 256 tokens have the mass, and at most 37 otherwise; with a larger top_k, at most 36
+    more. Large batches are shared out among torch's intra-op threads. After a thread's first call nothing is allocated
+    where ``tokens`` is given, apart from what the dispatcher does. Not differentiable.
+    """
+    if tokens is None:
+        if valid is not None or logprobs is not None:
+            raise TypeError("valid and logprobs: expected only together with tokens")
+        result: tuple[Tensor, Tensor, Tensor] = torch.ops.aegis.sample(logits, settings, state, keep_ties)
+        return result
+    torch.ops.aegis.sample.out(logits, settings, state, keep_ties, tokens=tokens, valid=valid, logprobs=logprobs)
+    return tokens, valid, logprobs
 
 
 def kv_append_(

@@ -1,0 +1,303 @@
+"""From logits to tokens in one operator call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aegis import ops  # noqa: F401  (loads the operators)
+from aegis.decode.penalties import penalize_
+from aegis.decode.sampler_settings import PerRow, bias_vector, column, seed_column, table
+
+_sample = torch.ops.aegis.sample.out
+
+_ROW, _POSITION = 1, 2  # columns of the state
+
+
+class FusedLogitsSampler:
+    """Draws the next token of each row of logits: ``sampler(logits) -> tokens``.
+
+    Args:
+        temperature: logits are divided by it; 0 or less takes the largest logit.
+        top_k: keeps the k largest logits; None or below 1 is off, above the vocabulary is all of it.
+        top_p: keeps the shortest prefix, in descending order, whose mass reaches it; None or 1 is off, 0 takes the
+            largest logit.
+        min_p: 0 to 1: keeps tokens of at least min_p times the largest probability; None is off.
+        repetition_penalty: above 0: divides positive scores, and multiplies others, of tokens in ``input_ids``.
+        presence_penalty: is taken once from the score of every token that was generated.
+        frequency_penalty: is taken as often as the token was generated.
+        logit_bias: token to a number that is added to its logit.
+        seed: of all rows, or one for each. None: from torch's default generator, at the first call and at
+            ``reset()``.
+        strict: raise where a row is not valid. On CUDA this waits for the GPU in every call.
+        keep_ties: keep all logits equal to the k-th, as Hugging Face does, rather than the first of them.
+        do_sample: False takes the largest logit of every row, after bias and penalties.
+
+    Numbers may be one for each row (a sequence or a 1-D tensor). They are applied in the order bias, repetition,
+    frequency, presence, temperature, top_k, top_p, min_p: Hugging Face's.
+
+    Each row has a random state of its own, a seed, a row number and a position, which is an int64 tensor on the
+    logits' device (``state``, (batch, 4)) and advances by 1 in every call, also when a captured graph is replayed. With
+    one seed, or none, rows are numbered, so that equal rows draw independently. With a seed for each row all are row
+    0, and a row's tokens depend on its seed and its logits alone: not on the batch nor the place in it.
+
+    What is returned is written again by the next call; pass ``out=`` or clone to keep it. After the first call with a
+    shape nothing is allocated by the sampler, except with penalties (see ``penalties.penalize_``), which make
+    temporary tensors as large as ``input_ids``.
+
+    Under ``torch.compile`` and before a graph is captured, call once eagerly, or call :meth:`prepare`.
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: PerRow = 1.0,
+        top_k: PerRow | None = None,
+        top_p: PerRow | None = None,
+        min_p: PerRow | None = None,
+        repetition_penalty: PerRow = 1.0,
+        presence_penalty: PerRow = 0.0,
+        frequency_penalty: PerRow = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
+        seed: int | Sequence[int] | Tensor | None = None,
+        strict: bool = False,
+        keep_ties: bool = False,
+        do_sample: bool = True,
+    ) -> None:
+        self._cpu_settings = table(
+            {
+                "temperature": column("temperature", temperature if do_sample else 0.0, off=1),
+                "top_k": column("top_k", top_k, off=0),
+                "top_p": column("top_p", top_p, off=1),
+                "min_p": column("min_p", min_p, off=0, low=0, high=1),
+            }
+        )
+        self._cpu_penalties = table(
+            {
+                "repetition_penalty": column("repetition_penalty", repetition_penalty, off=1, low=1e-30),
+                "frequency_penalty": column("frequency_penalty", frequency_penalty, off=0),
+                "presence_penalty": column("presence_penalty", presence_penalty, off=0),
+            }
+        )
+        self._penalised = not torch.equal(self._cpu_penalties[:, 1:], torch.zeros_like(self._cpu_penalties[:, 1:]))
+        self._penalised |= bool((self._cpu_penalties[:, 0] != 1).any())
+        self._bias = dict(logit_bias) if logit_bias else None
+        self._seeds = seed_column(seed)
+        self.strict = strict
+        self.keep_ties = keep_ties
+        self.prompt_length: int | None = None
+        """Tokens of ``input_ids`` that were not generated: the length at the first call after reset(), unless set."""
+        self._batch = -1
+        self._vocabulary = -1
+        self._device = torch.device("meta")
+        self._all_state: Tensor | None = None
+
+    @classmethod
+    def from_generation_config(
+        cls, config: Any, seed: int | Sequence[int] | Tensor | None = None, **options: Any
+    ) -> FusedLogitsSampler:
+        """A sampler that does what ``model.generate`` does with this Hugging Face ``GenerationConfig``.
+
+        Reads do_sample, temperature, top_k, top_p, min_p, repetition_penalty, and those entries of sequence_bias that
+        are single tokens; None means what it means to ``generate``, so top_k is 50 where it was never set. Ties are
+        kept. ``options`` go to the constructor and win.
+
+        Raises ValueError where the configuration asks for a filter that the sampler has not (top_h, typical_p,
+        epsilon_cutoff, eta_cutoff), or for beams.
+        """
+        do_sample = bool(getattr(config, "do_sample", None))
+        if (beams := getattr(config, "num_beams", None)) is not None and beams > 1:
+            raise ValueError(f"num_beams: expected 1, got {beams}")
+        unlike = {"top_h": (), "typical_p": (1.0,), "epsilon_cutoff": (0.0,), "eta_cutoff": (0.0,)}
+        for name, off in unlike.items():
+            value = getattr(config, name, None)
+            if do_sample and value is not None and value not in off:
+                raise ValueError(f"{name}: this filter is not one of the sampler's, got {value}")
+        given: dict[str, Any] = {"do_sample": do_sample, "keep_ties": True}
+        for name, default in (("temperature", 1.0), ("top_k", 50), ("top_p", 1.0), ("min_p", None)):
+            value = getattr(config, name, None)
+            given[name] = default if value is None else value
+        if (penalty := getattr(config, "repetition_penalty", None)) is not None:
+            given["repetition_penalty"] = penalty
+        if bias := getattr(config, "sequence_bias", None):
+            pairs = bias.items() if isinstance(bias, Mapping) else bias
+            if any(len(tokens) != 1 for tokens, _ in pairs):
+                raise ValueError("sequence_bias: expected single tokens, got a longer sequence")
+            given["logit_bias"] = {tokens[0]: value for tokens, value in pairs}
+        return cls(seed=seed, **(given | options))
+
+    @property
+    def state(self) -> Tensor:
+        """(batch, 4) int64 on the logits' device: seed, row, position, domain of each row. Its memory may be written:
+        ``sampler.state[2, 2] = 0`` begins row 2 anew. Raises RuntimeError before the first call."""
+        if self._all_state is None:
+            raise RuntimeError("state: expected a call or prepare() before it is asked for")
+        return self._state
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a call wants ``input_ids``."""
+        return self._penalised
+
+    def reset(self, seed: int | Sequence[int] | Tensor | None = None) -> None:
+        """Begin anew at position 0: with ``seed`` if given, else with the seeds as they were, or fresh ones where there
+        were none. The state's memory stays where it is, so captured graphs go on with it."""
+        if seed is not None:
+            self._seeds = seed_column(seed)
+            if self._batch >= 0:
+                self._check_rows(self._batch)
+        self.prompt_length = None
+        if self._all_state is not None:
+            self._all_state.copy_(self._fresh_state(len(self._all_state)))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def prepare(self, batch: int, vocabulary: int, device: torch.device | str) -> None:
+        """Make the tensors for logits of shape (batch, vocabulary) on ``device``: what a first call does.
+
+        Rows keep their state where there was one. Raises ValueError where settings or seeds are given for another
+        number of rows.
+        """
+        device = torch.empty(0, device=device).device  # with its index
+        self._check_rows(batch)
+        moved = device != self._device
+        old = self._all_state
+        if old is None or moved or len(old) < batch:
+            fresh = self._fresh_state(batch)
+            if old is not None:
+                kept = min(batch, len(old))
+                if self._seeds is None:
+                    fresh[:, 0] = old[0, 0].cpu()
+                fresh[:kept] = old[:kept].cpu()
+            self._all_state = fresh.to(device)
+            self._all_tokens = torch.empty(batch, dtype=torch.int64, device=device)
+            self._all_valid = torch.empty(batch, dtype=torch.bool, device=device)
+            self._all_logprobs = torch.empty(batch, dtype=torch.float32, device=device)
+        if moved:
+            self._settings = self._cpu_settings.to(device)
+            self._penalties = self._cpu_penalties.to(device)
+        assert self._all_state is not None
+        self._state, self._tokens = self._all_state[:batch], self._all_tokens[:batch]
+        self._valid, self._logprobs = self._all_valid[:batch], self._all_logprobs[:batch]
+        if self._penalised or self._bias:
+            self._scores = torch.empty(batch, vocabulary + 1, device=device)  # one more, as penalize_ wants it
+            self._bias_vector = bias_vector(self._bias, vocabulary).to(device) if self._bias else None
+        self._batch, self._vocabulary, self._device = batch, vocabulary, device
+
+    def __call__(
+        self,
+        logits: Tensor,
+        input_ids: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
+        return_valid: bool = False,
+        return_logprobs: bool = False,
+    ) -> Any:
+        """Draw a token for each row.
+
+        Args:
+            logits: (batch, vocabulary) float32, bfloat16 or float16, of any row stride. Left as they are.
+            input_ids: (batch, length) int64: prompt and generated tokens, which penalties need. Ids outside of the
+                vocabulary are passed over.
+            out: (batch,) int64 on the logits' device.
+            return_valid: also return which rows are valid, (batch,) bool: not those with a NaN or nothing above -inf.
+            return_logprobs: also return the logarithm of each token's probability after all settings, (batch,)
+                float32.
+
+        Returns:
+            tokens, (batch,) int64: ``out``, or a tensor that the next call writes again. With the flags, a tuple
+            (tokens, valid, logprobs) of what was asked for.
+
+        Raises:
+            ValueError: a wrong shape or dtype, or penalties without ``input_ids``; ``strict`` and a row that is not
+                valid, naming it.
+        """
+        if logits.ndim != 2:
+            raise ValueError(f"logits: expected a 2-D tensor (batch, vocabulary), got shape {list(logits.shape)}")
+        batch, vocabulary = logits.shape
+        if batch != self._batch or vocabulary != self._vocabulary or logits.device != self._device:
+            self.prepare(batch, vocabulary, logits.device)
+        if self._penalised or self._bias is not None:
+            logits = self._adjusted(logits, input_ids)
+        tokens = self._tokens if out is None else out
+        valid = self._valid if return_valid or self.strict else None
+        logprobs = self._logprobs if return_logprobs else None
+        _sample(logits, self._settings, self._state, self.keep_ties, tokens=tokens, valid=valid, logprobs=logprobs)
+        if self.strict and not self._valid.all():
+            raise ValueError(f"logits: row {int(self._valid.int().argmin())} has a NaN, or nothing above -inf")
+        if not (return_valid or return_logprobs):
+            return tokens
+        return (tokens, *((valid,) if return_valid else ()), *((logprobs,) if return_logprobs else ()))
+
+    def after(self, processors: Sequence[Callable[[Tensor, Tensor], Tensor]]) -> ProcessedSampler:
+        """This sampler behind Hugging Face logits processors, such as a ``LogitsProcessorList``."""
+        return ProcessedSampler(processors, self)
+
+    def as_processor(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """This sampler as a Hugging Face logits processor, the last of a list, for code that takes the largest score
+        itself: ``model.generate(..., do_sample=False, logits_processor=[sampler.as_processor()])``. The scores it
+        returns are 0 for the token drawn and -inf for all others."""
+
+        def processor(input_ids: Tensor, scores: Tensor) -> Tensor:
+            tokens = self(scores, input_ids)
+            return torch.full_like(scores, -torch.inf).scatter_(1, tokens.unsqueeze(1), 0)
+
+        return processor
+
+    def _adjusted(self, logits: Tensor, input_ids: Tensor | None) -> Tensor:
+        """The logits with bias and penalties, in float32, in the sampler's own memory."""
+        scores = self._scores[:, : self._vocabulary]
+        scores.copy_(logits)
+        if self._bias_vector is not None:
+            scores += self._bias_vector
+        if self._penalised:
+            if input_ids is None or input_ids.ndim != 2 or len(input_ids) != self._batch:
+                got = "None" if input_ids is None else f"shape {list(input_ids.shape)}"
+                raise ValueError(f"input_ids: penalties need a tensor of shape [{self._batch}, length], got {got}")
+            if self.prompt_length is None:
+                self.prompt_length = input_ids.shape[1]
+            penalize_(self._scores, input_ids, self.prompt_length, self._penalties)
+        return scores
+
+    def _check_rows(self, batch: int) -> None:
+        for name, rows in (
+            ("settings", len(self._cpu_settings)),
+            ("penalties", len(self._cpu_penalties)),
+            ("seed", 1 if self._seeds is None else len(self._seeds)),
+        ):
+            if rows not in (1, batch):
+                raise ValueError(f"{name}: expected {batch} rows, as the logits have, got {rows}")
+
+    def _fresh_state(self, batch: int) -> Tensor:
+        state = torch.zeros(batch, 4, dtype=torch.int64)
+        state[:, 0] = torch.randint(2**63 - 1, ()) if self._seeds is None else self._seeds
+        if self._seeds is None or len(self._seeds) == 1:
+            state[:, _ROW] = torch.arange(batch)
+        return state
+
+
+class ProcessedSampler:
+    """A sampler that hands its logits to Hugging Face logits processors first. Called like the sampler, with
+    ``input_ids``; the processors get a float32 copy of the logits, which they may write."""
+
+    needs_history = True
+
+    def __init__(self, processors: Sequence[Callable[[Tensor, Tensor], Tensor]], sampler: FusedLogitsSampler) -> None:
+        self.processors = processors
+        self.sampler = sampler
+
+    def __call__(self, logits: Tensor, input_ids: Tensor, **options: Any) -> Any:
+        scores = logits.to(torch.float32, copy=True)
+        for processor in self.processors:
+            scores = processor(input_ids, scores)
+        return self.sampler(scores, input_ids, **options)
+
+    def reset(self, seed: int | Sequence[int] | Tensor | None = None) -> None:
+        self.sampler.reset(seed)
+
+    @property
+    def state(self) -> Tensor:
+        """Of the sampler: see :attr:`FusedLogitsSampler.state`."""
+        return self.sampler.state
