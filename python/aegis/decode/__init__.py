@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from aegis.decode.attention import register_attention
     from aegis.decode.bench import bench_generate
     from aegis.decode.cache import SlottedStaticCache
-    from aegis.decode.generate import generate
+    from aegis.decode.generation import generate
     from aegis.decode.linears import skinny_linears
     from aegis.decode.runner import CUDAGraphFastRunner
     from aegis.decode.sampler import FusedLogitsSampler
@@ -30,7 +30,7 @@ _MODULES = {
     "FusedLogitsSampler": "sampler",
     "SlottedStaticCache": "cache",
     "bench_generate": "bench",
-    "generate": "generate",
+    "generate": "generation",
     "register_attention": "attention",
     "skinny_linears": "linears",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aegis.decode.generate import generate
+from aegis.decode.generation import generate
 from aegis.decode.runner import CUDAGraphFastRunner
 
 __all__ = ["DecodeFigures", "bench_generate"]
