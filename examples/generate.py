@@ -1,8 +1,8 @@
 """Text from a language model through aegis.generate, without a download.
 
-    python examples/generate.py                          # trains the demo's Micro-GPT for a minute, unless it was
-    python examples/generate.py --checkpoint demo/checkpoint.pt --prompt "def "
-    python examples/generate.py --model ~/models/llama   # any causal language model saved by transformers
+python examples/generate.py                          # trains the demo's Micro-GPT for a minute, unless it was
+python examples/generate.py --checkpoint demo/checkpoint.pt --prompt "def "
+python examples/generate.py --model ~/models/llama   # any causal language model saved by transformers
 """
 
 import argparse

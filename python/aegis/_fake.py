@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-
 import torch
-
-
 from torch import Tensor
 
 

@@ -5,21 +5,15 @@ Use either spelling in eager code; TorchScript wants ``torch.ops.aegis``.
 
 from __future__ import annotations
 
-
 from pathlib import Path
 
-
 import torch
-
-
 from torch import Tensor
-
 
 torch.ops.load_library(str(Path(__file__).parent / "lib" / "libaegis_ops.so"))  # type: ignore[no-untyped-call]
 
 
 from aegis import _autograd, _fake  # noqa: E402, F401  (need the schemas that the library just brought)
-
 
 __all__ = [
     "decode_attention",

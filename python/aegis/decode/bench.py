@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ class _Clock:
     def steps(self) -> list[float]:
         """Seconds of each decoding step; the prefill is none."""
         times = self.times[1:]
-        return [after - before for before, after in zip(times, times[1:], strict=False)]
+        return [after - before for before, after in itertools.pairwise(times)]
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,9 @@ def generate(
     """
     if not hasattr(generation_config, "_eos_token_tensor"):  # called by a user, not yet by transformers
         check_model(model)
-        if "do_sample" not in options and generation_config is None:
-            if seed is not None or any(options.get(name) is not None for name in _SAMPLING):
-                options["do_sample"] = True
+        wants_to_sample = seed is not None or any(options.get(name) is not None for name in _SAMPLING)
+        if wants_to_sample and generation_config is None:
+            options.setdefault("do_sample", True)
         given = {
             "logits_processor": logits_processor,
             "stopping_criteria": stopping_criteria,
@@ -93,9 +93,8 @@ def generate(
     _refuse(generation_config, options)
     stopping = Stopping(generation_config, stopping_criteria, stop_sequences, len(input_ids))
     fused = fuse(logits_processor or (), do_sample=generation_config.do_sample)
-    sampler: FusedLogitsSampler | ProcessedSampler = FusedLogitsSampler(**fused.options, seed=seed)
-    if fused.before:
-        sampler = sampler.after(fused.before)
+    plain = FusedLogitsSampler(**fused.options, seed=seed)
+    sampler = plain.after(fused.before) if fused.before else plain
     runner = _runner_for(model, runner, cache, sampler, len(input_ids), stopping.max_length, mode)
     chunk = generation_config.prefill_chunk_size or PREFILL_CHUNK
     return _decode(runner, input_ids, attention_mask, stopping, chunk, callback, progress)
@@ -176,12 +175,13 @@ def _decode(
     past = runner.cache.get_seq_length()
     if past >= length:
         raise ValueError(
-            f"input_ids: expected more tokens than the cache holds, which is {past}, got {length}; cache.reset() forgets them"
+            f"input_ids: expected more tokens than the cache holds, which is {past}, got {length}; cache.reset() "
+            "forgets them"
         )
     if stopping.max_length - 1 > runner.cache.max_cache_len:
         raise ValueError(
-            f"max_cache_len: expected room for {stopping.max_length - 1} tokens (max_length less the last, which is not "
-            f"fed), got {runner.cache.max_cache_len}"
+            f"max_cache_len: expected room for {stopping.max_length - 1} tokens (max_length without the last, which is "
+            f"not fed), got {runner.cache.max_cache_len}"
         )
     sequences = torch.full((rows, stopping.max_length), stopping.pad, dtype=torch.int64, device=input_ids.device)
     sequences[:, :length] = input_ids

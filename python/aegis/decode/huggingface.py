@@ -28,7 +28,7 @@ def cache_argument(model: nn.Module) -> str:
 def check_model(model: Any) -> None:
     """Raises ValueError where ``model`` is none that aegis can decode, and says why."""
     kind = type(model).__name__
-    if not isinstance(model, nn.Module) or not hasattr(model, "generate"):
+    if not hasattr(model, "generate") or not hasattr(model, "config"):
         raise ValueError(f"model: expected a causal language model of transformers, got {kind}")
     if model.config.is_encoder_decoder:
         raise ValueError(f"model: expected a decoder-only model, got the encoder-decoder {kind}")

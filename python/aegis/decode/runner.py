@@ -213,7 +213,7 @@ class CUDAGraphFastRunner:
         return self._pick(logits, history) if self._sampler_apart else self._result(logits)
 
     def use_sampler(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
-        """Picks tokens with another sampler from now on. If the old one is part of what was captured, that is dropped."""
+        """Picks tokens with another sampler from now on. What was captured is dropped if the old one is part of it."""
         if not self._sampler_apart:
             self._captured = None
         self.sampler = sampler
@@ -345,7 +345,7 @@ class CUDAGraphFastRunner:
             for tensor, value in zip(state, before, strict=True):
                 tensor.copy_(value)
 
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):

@@ -288,7 +288,9 @@ class ProcessedSampler:
         self.processors = processors
         self.sampler = sampler
 
-    def __call__(self, logits: Tensor, input_ids: Tensor, **options: Any) -> Any:
+    def __call__(self, logits: Tensor, input_ids: Tensor | None = None, **options: Any) -> Any:
+        if input_ids is None:
+            raise ValueError("input_ids: logits processors need the tokens so far, got None")
         scores = logits.to(torch.float32, copy=True)
         for processor in self.processors:
             scores = processor(input_ids, scores)

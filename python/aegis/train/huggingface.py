@@ -52,26 +52,26 @@ def to_transformers(model: MicroGPT) -> Any:
 
 
 def _weights(model: MicroGPT) -> dict[str, Tensor]:
+    own = model.state_dict()
     decoder = "model.decoder."
+    unused = torch.zeros(_POSITION_OFFSET, model.config.width)
     weights = {
-        decoder + "embed_tokens.weight": model.tokens.weight,
-        decoder + "embed_positions.weight": torch.cat(
-            [torch.zeros(_POSITION_OFFSET, model.config.width), model.positions.weight.cpu()]
-        ),
-        **_norm(decoder + "final_layer_norm", model.norm.weight),
+        decoder + "embed_tokens.weight": own["tokens.weight"],
+        decoder + "embed_positions.weight": torch.cat([unused, own["positions.weight"].cpu()]),
+        **_norm(decoder + "final_layer_norm", own["norm.weight"]),
     }
-    for i, block in enumerate(model.blocks):
-        layer = f"{decoder}layers.{i}."
-        query, key, value = block.attention.qkv.weight.chunk(3)
+    for i in range(model.config.layers):
+        block, layer = f"blocks.{i}.", f"{decoder}layers.{i}."
+        query, key, value = own[block + "attention.qkv.weight"].chunk(3)
         weights |= {
             layer + "self_attn.q_proj.weight": query,
             layer + "self_attn.k_proj.weight": key,
             layer + "self_attn.v_proj.weight": value,
-            layer + "self_attn.out_proj.weight": block.attention.out.weight,
-            layer + "fc1.weight": block.mlp_in.weight,
-            layer + "fc2.weight": block.mlp_out.weight,
-            **_norm(layer + "self_attn_layer_norm", block.attention_norm.weight),
-            **_norm(layer + "final_layer_norm", block.mlp_norm.weight),
+            layer + "self_attn.out_proj.weight": own[block + "attention.out.weight"],
+            layer + "fc1.weight": own[block + "mlp_in.weight"],
+            layer + "fc2.weight": own[block + "mlp_out.weight"],
+            **_norm(layer + "self_attn_layer_norm", own[block + "attention_norm.weight"]),
+            **_norm(layer + "final_layer_norm", own[block + "mlp_norm.weight"]),
         }
     return weights
 

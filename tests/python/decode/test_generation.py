@@ -304,6 +304,6 @@ def test_bad_models_and_runners(llama):
         aegis.generate(t5, tiny_models.prompts(1))
     with pytest.raises(ValueError, match="model: expected a causal language model of transformers, got Linear"):
         aegis.generate(torch.nn.Linear(2, 2), tiny_models.prompts(1))
+    other = aegis.CUDAGraphFastRunner(tiny_models.make("opt"), max_cache_len=32)
     with pytest.raises(ValueError, match="runner: expected one made for this model"):
-        other = aegis.CUDAGraphFastRunner(tiny_models.make("opt"), max_cache_len=32)
         aegis.generate(llama, tiny_models.prompts(1), runner=other, **GREEDY)

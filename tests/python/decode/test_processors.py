@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from aegis.decode.processors import fuse  # noqa: E402
-from transformers.generation import logits_process as hf  # noqa: E402
+from aegis.decode.processors import fuse
+from transformers.generation import logits_process as hf
 
 TEMPERATURE, TOP_K, TOP_P, MIN_P = (
     hf.TemperatureLogitsWarper(0.5),

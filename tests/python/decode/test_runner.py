@@ -6,7 +6,7 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-import tiny_models  # noqa: E402
+import tiny_models
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,8 @@ def test_tokens_can_be_given(llama, mode):
 
 
 @pytest.mark.parametrize(
-    "tokens", [torch.ones(2, dtype=torch.int64), torch.ones(1, dtype=torch.int32), torch.ones(1, 1, 1, dtype=torch.int64)]
+    "tokens",
+    [torch.ones(2, dtype=torch.int64), torch.ones(1, dtype=torch.int32), torch.ones(1, 1, 1, dtype=torch.int64)],
 )
 def test_tokens_of_another_shape_or_dtype_are_refused(llama, tokens):
     with aegis.CUDAGraphFastRunner(llama, max_cache_len=32) as runner:
@@ -74,7 +75,9 @@ def test_tokens_of_another_shape_or_dtype_are_refused(llama, tokens):
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_full_cache_is_an_error_and_stays_as_it_is_case8(llama, mode):
     with aegis.CUDAGraphFastRunner(llama, max_cache_len=10, mode=mode) as runner:
-        with pytest.raises(ValueError, match="input_ids: expected room for 11 more tokens, but the cache holds 0 of at"):
+        with pytest.raises(
+            ValueError, match="input_ids: expected room for 11 more tokens, but the cache holds 0 of at"
+        ):
             runner.prefill(tiny_models.prompts(1, 11))
         assert runner.cache.get_seq_length() == 0
         runner.prefill(tiny_models.prompts(1, 9))

@@ -10,7 +10,6 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 from aegis.decode.stopping import Stopping  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-
 from transformers.generation import stopping_criteria as hf  # noqa: E402
 
 

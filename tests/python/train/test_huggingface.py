@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-
 from aegis.train.model import MicroGPT, MicroGPTConfig
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from aegis.train.huggingface import to_transformers  # noqa: E402
+from aegis.train.huggingface import to_transformers
 
 
 @pytest.mark.parametrize("sizes", [{"layers": 1, "heads": 1, "width": 16}, {"layers": 3, "heads": 4, "width": 32}])
