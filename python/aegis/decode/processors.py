@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -45,10 +46,11 @@ def fuse(processors: Sequence[Any], *, do_sample: bool) -> Fused:
 
 
 def _is_plain(warper: Any) -> bool:
-    return getattr(warper, "min_tokens_to_keep", 1) == 1 and getattr(warper, "filter_value", None) in (
-        None,
-        -float("inf"),
-    )
+    from transformers.generation.logits_process import TopKLogitsWarper
+
+    # top_k of a TopKLogitsWarper is at least its min_tokens_to_keep already.
+    keeps_one = isinstance(warper, TopKLogitsWarper) or getattr(warper, "min_tokens_to_keep", 1) == 1
+    return keeps_one and getattr(warper, "filter_value", -math.inf) == -math.inf
 
 
 def _counts_prompt(processor: Any) -> bool:

@@ -33,7 +33,7 @@ def test_another_order_is_left_alone():
 @pytest.mark.parametrize(
     "warper",
     [
-        hf.TopKLogitsWarper(7, min_tokens_to_keep=2),
+        hf.TopPLogitsWarper(0.9, min_tokens_to_keep=2),
         hf.TopPLogitsWarper(0.9, filter_value=-1e4),
         hf.TypicalLogitsWarper(0.9),
         type("Own", (hf.TopKLogitsWarper,), {})(7),
