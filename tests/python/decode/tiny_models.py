@@ -1,7 +1,9 @@
 """Causal language models of transformers, tiny and random, one of each kind that matters to a cache."""
 
+import pytest
 import torch
-import transformers as hf
+
+hf = pytest.importorskip("transformers", reason="transformers is not installed")
 
 VOCABULARY = 97
 _SIZES = {
