@@ -53,7 +53,7 @@ class Contest:
         runner = aegis.CUDAGraphFastRunner(self.model, max_cache_len=PROMPT + self.new, mode=mode)
 
         def decode(clock: _Clock) -> torch.Tensor:
-            patch = mock.patch.object(runner_module, "skinny_linears", lambda model: nullcontext())
+            patch = mock.patch.object(runner_module, "skinny_linears", return_value=nullcontext())
             with patch if torch_linears else nullcontext():
                 return aegis.generate(self.model, self.ids, streamer=clock, runner=runner, **self.options)
 
@@ -102,7 +102,9 @@ def small_model(table: Table, turns: int, new: int) -> None:
     ms = contest.run(turns)
     what = "6-layer Llama, bfloat16"
     table.ratio(f"{what}: skinny linears", "model.generate in float32", theirs, ms["eager"], "ms/token", 3)
-    table.ratio(f"{what}: compiled step", "model.generate in bfloat16", ms["model.generate"], ms["compiled"], "ms/token", 3)
+    table.ratio(
+        f"{what}: compiled step", "model.generate in bfloat16", ms["model.generate"], ms["compiled"], "ms/token", 3
+    )
     _beside_llama_cpp(table, f"{what}: compiled step", contest, "bf16", ms["compiled"], 1 / 1.5)
 
 

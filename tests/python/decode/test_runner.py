@@ -139,3 +139,20 @@ def test_bad_use(llama):
             runner.prefill(tiny_models.prompts(1), chunk=0)
     with pytest.raises(ValueError, match="on_change: expected 'recapture' or 'raise', got 'ignore'"):
         aegis.CUDAGraphFastRunner(llama, max_cache_len=32, on_change="ignore")
+
+
+def test_objects_of_aegis_allocate_nothing_for_a_token(llama):
+    with aegis.CUDAGraphFastRunner(llama, max_cache_len=64) as runner:
+        runner.prefill(tiny_models.prompts(1))
+        runner.step()
+        addresses = [t.data_ptr() for layer in runner.cache.layers for t in (layer.keys, layer.values)]
+        addresses += [runner.cache.lengths.data_ptr(), runner.sampler.state.data_ptr()]
+        with torch.profiler.profile(profile_memory=True) as profile:
+            for _ in range(8):
+                runner.step()
+        calls = {event.key: event for event in profile.key_averages()}
+        for operator, count in (("aegis::kv_append_", 8 * len(runner.cache.layers)), ("aegis::sample", 8)):
+            assert calls[operator].count == count
+            assert calls[operator].cpu_memory_usage == 0
+        after = [t.data_ptr() for layer in runner.cache.layers for t in (layer.keys, layer.values)]
+        assert addresses == [*after, runner.cache.lengths.data_ptr(), runner.sampler.state.data_ptr()]
