@@ -81,7 +81,9 @@ def as_arrays(samples):
     fixed, turned, small = array.copy(), np.asfortranarray(array[:, :1]), np.arange(3)
     for constant in (fixed, turned, small):
         constant.flags.writeable = False
-    return {"array": array, "t": array.T, "fixed": fixed, "turned": turned, "small": small, "name": "x" * 100_000}
+    swapped, fields = array.astype(">f4"), np.full(9000, 7, [("a", ">i4"), ("b", "<f8")])
+    batch = {"array": array, "t": array.T, "fixed": fixed, "turned": turned, "small": small, "name": "x" * 100_000}
+    return {**batch, "swapped": swapped, "fields": fields}
 
 
 def as_first(samples):
