@@ -164,6 +164,12 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
         else:  # no indices are left, or no worker to send them to
             self._arena.take_back(request)
 
+    def _try_get_data(self, *timeout: float) -> Any:
+        found = super()._try_get_data(*timeout)  # type: ignore[no-untyped-call]
+        if not found[0] and self._shutdown:  # by another thread, and nobody is left to answer
+            raise RuntimeError("this iterator has been closed")
+        return found
+
     def _get_data(self) -> Any:
         request, data = super()._get_data()  # type: ignore[no-untyped-call]
         arena = self._arena

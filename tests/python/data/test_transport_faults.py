@@ -259,3 +259,33 @@ def test_a_parent_killed_leaves_no_process_and_no_name_case19():
     process.stderr.close()
     assert group_is_gone(process)
     assert set(os.listdir("/dev/shm")) <= names
+
+
+def test_close_reaches_a_thread_that_waits_for_a_batch_case8(monkeypatch):
+    dataset, waits, found = Forever(), threading.Event(), []
+    receive = _MultiProcessingDataLoaderIter._try_get_data
+
+    def told(self, timeout=0.05):
+        waits.set()
+        return receive(self, timeout)
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_get_data", told)
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    loader = FlatArenaDataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
+    iterator = iter(loader)
+    next(iterator)
+    assert dataset.reached.wait(60)
+    waits.clear()
+
+    def wait():
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            found.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert waits.wait(60)
+    loader.close()
+    waiting.join(60)
+    assert found == ["this iterator has been closed"]
