@@ -92,7 +92,7 @@ class SlottedStaticCache(cache_utils.Cache):
         }
         shapes = planned_shapes(self._config)
         self._positions = Positions(batch_size, max_cache_len, sorted(windows), torch.device(device or "cpu"))
-        self._storage = Storage(batch_size, slots, alike=len(set(shapes)) == 1)
+        self._storage = Storage(batch_size, slots, shapes)
         stored = [index for index, plan in enumerate(plans) if plan.stored]
         shared = (self._config, self._positions, self._storage)
         self._step = 0

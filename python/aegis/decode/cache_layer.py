@@ -221,7 +221,10 @@ class SlottedLayer(CacheLayerMixin):
         """
         tokens = query_length if isinstance(query_length, int) else len(query_length)
         positions = self._positions
+        spans = tokens == 1 and self._reads_spans()
         if self._by_tensors():
+            if spans:
+                return self.max_cache_len, 0
             start, count = self._static_window(tokens)
             return count, 0 if start is None else (self._positions.device_length() - start).clamp(min=0)
         shortest, longest = positions.length_range()
@@ -231,7 +234,7 @@ class SlottedLayer(CacheLayerMixin):
                 "attention_mask=cache.attention_mask(tokens) and position_ids=cache.position_ids(tokens), or select "
                 "rows of one length with cache.rows"
             )
-        if tokens == 1 and self._reads_spans():
+        if spans:
             return longest + 1, 0
         first, count = self.seen(shortest, longest, tokens)
         return count, first
