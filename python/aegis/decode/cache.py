@@ -53,8 +53,8 @@ class SlottedStaticCache(cache_utils.Cache):
 
     ``is_compileable`` is False outside of steps, so that ``generate`` does not compile passes by itself, unbracketed.
 
-    Cost: no memory after the first pass, except where a sliding window wraps inside what is returned (a copy of the
-    window), where selected rows do not lie side by side, and in reorder_cache.
+    Cost: after the first pass no keys or values are allocated, except where a sliding window wraps inside what is
+    returned (a copy of the window), where selected rows do not lie side by side, and in reorder_cache.
     """
 
     def __init__(

@@ -89,6 +89,8 @@ class SlottedLayer(CacheLayerMixin):
             key_states, value_states = key_states.contiguous(), value_states.contiguous()
         if self._by_tensors():
             return self._update_by_tensors(key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
         positions = self._positions
         batch, _, tokens, _ = key_states.shape
         if self._first or positions.open is None:
@@ -99,8 +101,6 @@ class SlottedLayer(CacheLayerMixin):
                 f"layer {self.index}: expected (batch, tokens) {positions.open}, as in the layers before, "
                 f"got {(batch, tokens)}"
             )
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         seen = self._write_and_read(key_states, value_states, batch, tokens)
         if self._last:
             positions.commit()
@@ -189,16 +189,16 @@ class SlottedLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         batch, _, tokens, _ = keys.shape
-        self._positions.batch_rows(batch)
         positions = self._positions
+        positions.batch_rows(batch)
         torch.ops.aegis.kv_append_(self.keys, self.values, keys, values, positions.where(batch), positions.selection)
         start, count = self._static_window(tokens)
         if start is None:
             seen = self._read(batch, 0, self.slots, 0)
         else:
-            seen = self._gather((self._positions.where(batch) - start).clamp(min=0), count)
+            seen = self._gather((positions.where(batch) - start).clamp(min=0), count)
         if self._last:
-            self._positions.advance(batch, tokens)
+            positions.advance(batch, tokens)
         return seen
 
     def _static_window(self, tokens: int) -> tuple[int | None, int]:

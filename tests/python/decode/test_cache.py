@@ -335,8 +335,8 @@ def test_no_gradient_is_needed_and_none_flows():
 def test_inference_mode_first_and_no_grad_after():
     model = tiny.make("llama")
     ids, _ = tiny.prompt(1)
-    cache = slotted(model)
     with torch.inference_mode():
+        cache = slotted(model)
         model(ids, past_key_values=cache)
     forward(model, ids, cache)
     cache.reset()
