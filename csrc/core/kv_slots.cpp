@@ -81,10 +81,10 @@ bool KvSlots::begin(std::span<const int64_t> rows, int64_t tokens) {
     check<std::invalid_argument>(std::find(rows.begin(), end, rows[i]) == end,
                                  "rows: expected each row once, got row ", rows[i], " twice");
     const Row& row = rows_[rows[i]];
-    check<std::length_error>(tokens <= capacity_ - row.length, "row ", rows[i],
-                             ": expected at most ", capacity_,
+    const int64_t need = row.length + std::min(tokens, INT64_MAX - row.length);
+    check<std::length_error>(need <= capacity_, "row ", rows[i], ": expected at most ", capacity_,
                              " tokens, the cache's capacity, got ", row.length, " + ", tokens,
-                             " = ", row.length + tokens, "; nothing was written");
+                             " = ", need, "; nothing was written");
     check<std::invalid_argument>(
         row.length == 0 || row.length >= least_length(row), "row ", rows[i],
         ": expected a window that is whole, but a forward pass that was not completed wrote up to ",
@@ -112,7 +112,8 @@ int64_t KvSlots::least_length(const Row& row) const {
   // The next query at position n sees n - window + 1 to n; the slots hold what was written last.
   int64_t least = 0;
   for (const KvWindow& w : windows_) {
-    if (row.written > w.slots) least = std::max(least, row.written - w.slots + w.window - 1);
+    if (w.window == 1 || row.written <= w.slots) continue;
+    least = std::max(least, row.written - w.slots + w.window - 1);
   }
   return least;
 }
@@ -137,6 +138,7 @@ void KvSlots::crop(std::span<const int64_t> rows, std::span<const int64_t> token
   for (size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows_[rows[i]];
     row.length -= std::min(tokens[i], row.length);
+    if (row.length == 0) row.written = 0;  // it begins anew: nothing before is seen any more
   }
   open_ = false;
 }

@@ -51,10 +51,10 @@ class SlottedStaticCache(cache_utils.Cache):
     **Addresses.** Buffers and ``lengths`` never move once made. No gradient flows through the cache. One thread at a
     time; all layers on one device.
 
-    ``is_compileable`` is False, so that ``generate`` does not compile the forward pass by itself, without the brackets.
+    ``is_compileable`` is False outside of steps, so that ``generate`` does not compile passes by itself, unbracketed.
 
-    Cost: no memory after the first pass, except where a sliding window wraps inside what is returned (a copy of the
-    window), where selected rows do not lie side by side, and in reorder_cache.
+    Cost: after the first pass no keys or values are allocated, except where a sliding window wraps inside what is
+    returned (a copy of the window), where selected rows do not lie side by side, and in reorder_cache.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SlottedStaticCache(cache_utils.Cache):
         }
         shapes = planned_shapes(self._config)
         self._positions = Positions(batch_size, max_cache_len, sorted(windows), torch.device(device or "cpu"))
-        self._storage = Storage(batch_size, slots, alike=len(set(shapes)) == 1)
+        self._storage = Storage(batch_size, slots, shapes)
         stored = [index for index, plan in enumerate(plans) if plan.stored]
         shared = (self._config, self._positions, self._storage)
         self._step = 0
@@ -112,6 +112,19 @@ class SlottedStaticCache(cache_utils.Cache):
     ) -> SlottedStaticCache:
         """The same as the constructor."""
         return cls(config, batch_size, max_cache_len, **options)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes the (batch, heads, tokens, size) of new tokens into a layer, and returns what their queries may see.
+
+        Views of the buffers, as long as that lies together in them: to be read before the next pass.
+
+        Raises:
+            ValueError: a batch of more rows than there are or are selected, a row without room (in the first layer,
+                before anything is written), another shape than in the layers before, or another dtype or device.
+        """
+        return self._stored[layer_idx].update(key_states, value_states)
 
     # Sizes and lengths
 
