@@ -81,6 +81,7 @@ demo: $(STAMP)/build $(STAMP)/deps-demo
 	@$(VENV)/bin/aegis train --out demo $(ARGS)
 
 test: cpp-test $(STAMP)/deps-test $(STAMP)/deps-frameworks
+	@tools/system_packages.sh libmimalloc2.0 libjemalloc2
 	@echo "== Python tests, on the installed wheel"
 	@$(VENV)/bin/python -m pytest -q
 

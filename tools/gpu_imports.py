@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Check that test files import only what a GPU machine has: the standard library, torch, numpy, pytest and aegis.
+"""Check that test files import only what a GPU machine has: the standard library, torch, numpy, pytest and aegis; and
+files beside them, for which the same holds. What is asked for by pytest.importorskip may be missing.
 
 tools/gpu_imports.py tests/python/ops/test_extract_batch_cuda.py ...
 """
@@ -16,10 +17,12 @@ THERE = {"aegis", "numpy", "pytest", "torch", *sys.stdlib_module_names}
 
 def imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+        for name in names:
+            beside = path.with_name(f"{name}.py")
+            yield from imports(beside) if beside.exists() else [name]
 
 
 def main() -> int:

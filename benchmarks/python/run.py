@@ -31,6 +31,7 @@ ORDER = [
     "bench_gather_records_scaled",
     "bench_sample",
     "bench_skinny_linear",
+    "bench_kv_append_",
 ]
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 

@@ -5,10 +5,12 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   // clang-format off
   m.def("extract_batch(Tensor arena, Tensor offsets, SymInt block_size) -> (Tensor inputs, Tensor targets)");
   m.def("extract_batch.out(Tensor arena, Tensor offsets, *, Tensor(a!) inputs, Tensor(b!) targets) -> ()");
+  m.def("decode_attention(Tensor query, Tensor keys, Tensor values, Tensor spans, float scale, int window=0, float softcap=0., Tensor? rows=None) -> Tensor");
   m.def("gather_records(Tensor source, Tensor indices) -> Tensor");
   m.def("gather_records.out(Tensor source, Tensor indices, *, Tensor(a!) out) -> ()");
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
   m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
+  m.def("kv_append_(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, Tensor positions, Tensor? rows=None) -> ()");
   m.def("sample(Tensor logits, Tensor settings, Tensor state, bool keep_ties=False) -> (Tensor tokens, Tensor valid, Tensor logprobs)");
   m.def("sample.out(Tensor logits, Tensor settings, Tensor(a!) state, bool keep_ties=False, *, Tensor(b!) tokens, Tensor(c!)? valid=None, Tensor(d!)? logprobs=None) -> ()");
   m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");

@@ -6,7 +6,9 @@
 namespace aegis {
 
 void bind_arena(pybind11::module_& m);
+void bind_evidence(pybind11::module_& m);
 void bind_feeder(pybind11::module_& m);
+void bind_kv(pybind11::module_& m);
 void bind_records(pybind11::module_& m);
 void bind_slots(pybind11::module_& m);
 void bind_store(pybind11::module_& m);

@@ -30,7 +30,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("build_info", build_info);
   aegis::bind_arena(m);
   aegis::bind_store(m);
+  aegis::bind_evidence(m);
   aegis::bind_feeder(m);
   aegis::bind_records(m);  // after the filler it derives from
   aegis::bind_slots(m);
+  aegis::bind_kv(m);
 }

@@ -16,29 +16,35 @@ from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
-    from aegis.decode import FusedLogitsSampler
+    from aegis.decode import CUDAGraphFastRunner, FusedLogitsSampler, SlottedStaticCache, bench_generate, generate
 
 __version__ = build_info()["version"]
 __all__ = [
     "Arena",
     "ArenaExhausted",
+    "CUDAGraphFastRunner",
     "FlatArenaDataLoader",
     "FusedLogitsSampler",
     "RecordDataset",
+    "SlottedStaticCache",
     "TokenDataset",
+    "bench_generate",
     "build_info",
     "cpu_isa",
+    "generate",
     "ops",
     "patch_torch",
 ]
 
-_OF_DECODE = frozenset({"FusedLogitsSampler"})
+_OF_DECODE = frozenset(
+    {"CUDAGraphFastRunner", "FusedLogitsSampler", "SlottedStaticCache", "bench_generate", "generate"}
+)
 
 cpu_isa()  # an AEGIS_FORCE_ISA that cannot be honoured is an error here, not at the first batch
 
 
 def __getattr__(name: str) -> Any:
-    """What may need transformers is imported when it is first asked for."""
+    """What needs transformers is imported when it is first asked for."""
     if name in _OF_DECODE:
         return getattr(import_module("aegis.decode"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

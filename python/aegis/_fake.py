@@ -6,6 +6,21 @@ import torch
 from torch import Tensor
 
 
+@torch.library.register_fake("aegis::decode_attention")
+def _(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    spans: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    rows: Tensor | None = None,
+) -> Tensor:
+    batch, heads, _, head_size = query.shape
+    return query.new_empty((batch, 1, heads, head_size))
+
+
 @torch.library.register_fake("aegis::extract_batch")
 def _(arena: Tensor, offsets: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     shape = (offsets.shape[0], block_size)
@@ -57,6 +72,13 @@ def _(
     tokens: Tensor,
     valid: Tensor | None = None,
     logprobs: Tensor | None = None,
+) -> None:
+    return None
+
+
+@torch.library.register_fake("aegis::kv_append_")
+def _(
+    keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, positions: Tensor, rows: Tensor | None = None
 ) -> None:
     return None
 

@@ -12,11 +12,65 @@ from torch import Tensor
 
 torch.ops.load_library(str(Path(__file__).parent / "lib" / "libaegis_ops.so"))  # type: ignore[no-untyped-call]
 
+
 from aegis import _autograd, _fake  # noqa: E402, F401  (need the schemas that the library just brought)
 
-__all__ = ["extract_batch", "gather_records", "gather_records_scaled", "sample", "skinny_linear"]
+__all__ = [
+    "decode_attention",
+    "extract_batch",
+    "gather_records",
+    "gather_records_scaled",
+    "kv_append_",
+    "sample",
+    "skinny_linear",
+]
+
 
 _SCALED_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+def decode_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    spans: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    rows: Tensor | None = None,
+) -> Tensor:
+    """Attention of the newest token of each row to a range of positions in its key-value cache (CPU).
+
+    Args:
+        query: (batch, heads, 1, head_size) float32, bfloat16 or float16.
+        keys, values: (rows, key_heads, slots, head_size) of the same dtype; ``heads`` is a multiple of ``key_heads``,
+            and adjacent heads share one. All three may have any strides but in the last dimension, which is dense.
+        spans: (batch, 2) or (batch, 1, 1, 2) int64: row b attends to positions ``start <= p < end``, of which p lies
+            in slot ``p % slots``.
+        scale: what products of query and key are multiplied by, usually ``head_size ** -0.5``.
+        window: where positive, only the last ``window`` positions before ``end`` count.
+        softcap: where positive, scores become ``softcap * tanh(score / softcap)``.
+        rows: (batch,) int64, the row of ``keys`` and ``values`` that belongs to each batch row; by default the same.
+
+    Returns:
+        (batch, 1, heads, head_size), fresh and contiguous: the layout that Hugging Face's attention functions return.
+        Zeros for a row whose range is empty. Not differentiable.
+
+    Scores, weights and sums are float32, rounded to the dtype once at the end. Results differ from
+    scaled_dot_product_attention in the order of sums, and are the same bits for every number of threads. Slots outside
+    of the ranges are not read: what is in them does not matter.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, a negative ``window`` or ``softcap``, a span with
+            ``start < 0``, ``start > end`` or more positions than slots.
+        IndexError: an element of ``rows`` outside of the cache.
+
+    Cost: one pass over the keys and values within the ranges, shared out among torch's intra-op threads by row, key head
+    and pieces of at most 256 positions, at least 128 KiB to each thread. Softmax is online (Milakov, Gimelshein 2018),
+    pieces are put together as in flash-decoding (Dao, Haziza, Massa, Sizov 2023).
+    """
+    result: Tensor = torch.ops.aegis.decode_attention(query, keys, values, spans, scale, window, softcap, rows)
+    return result
 
 
 def extract_batch(
@@ -180,6 +234,40 @@ def sample(
         return result
     torch.ops.aegis.sample.out(logits, settings, state, keep_ties, tokens=tokens, valid=valid, logprobs=logprobs)
     return tokens, valid, logprobs
+
+
+def kv_append_(
+    keys: Tensor,
+    values: Tensor,
+    new_keys: Tensor,
+    new_values: Tensor,
+    positions: Tensor,
+    rows: Tensor | None = None,
+) -> None:
+    """Write the keys and values of new tokens into the slots of a KV cache, in place.
+
+    Token ``t`` of batch row ``b`` has position ``p = positions[b] + t`` and goes to slot ``p % slots`` of cache row
+    ``rows[b]``: a buffer that is never outgrown holds every token, a shorter one the last ``slots`` of them.
+
+    Args:
+        keys, values: (rows, heads, slots, size), written; any dtype. The two may differ in dtype and size.
+        new_keys, new_values: (batch, heads, tokens, size), of the dtypes and sizes of keys and values. Of more tokens
+            than there are slots, the last are written.
+        positions: (batch,) int64, contiguous, at least 0.
+        rows: (batch,) int64, contiguous: different rows of the cache; 0, 1, 2, ... where it is left out. All on one
+            device. Keys and values have a last dimension of stride 1 and otherwise any strides.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, a batch larger than the cache, a row named twice, or
+            operands that overlap (the memory between the first and the last element counts); nothing has been written.
+        IndexError: a negative position or a row outside of the cache (CPU); nothing has been written. On CUDA, where a
+            look at them would stall the stream, such a batch row is left out instead.
+
+    Positions are read on the device when the kernel runs, so a captured CUDA graph follows them. Not differentiable.
+
+    Cost: one copy of the new vectors, on the calling thread or, above 256 KiB, on torch's intra-op threads.
+    """
+    torch.ops.aegis.kv_append_(keys, values, new_keys, new_values, positions, rows)
 
 
 def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:

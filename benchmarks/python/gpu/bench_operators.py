@@ -14,9 +14,6 @@ import torch
 from report import ABSENT, FAILED, Options, Row, p50_p99, seconds_of
 from torch import Tensor
 
-# operator -> a function of the options that yields its rows; each checks its results before it measures.
-OURS: dict[str, Callable[[Options], Iterator[Row]]] = {}
-
 
 def run(options: Options) -> Iterator[Row]:
     for baseline, operator in ((sampling, "sample"), (float8, "float8_linear"), (ternary, "ternary_linear")):
@@ -99,3 +96,28 @@ def ternary(options: Options) -> tuple[str, list[Row]]:
     packed = torch.zeros(size * size // 4, dtype=torch.uint8, device=options.device)  # 2 bits a weight
     rows.append(Row(bench, "reading the packed weights", timed(options, lambda: packed.view(torch.int64).sum())))
     return bench, rows
+
+
+def sample_rows(options: Options) -> Iterator[Row]:
+    """The operator on the logits of :func:`sampling`, in memory made once."""
+    vocab, k, p = (1000 if options.quick else 128_256), 50, 0.9
+    for batch in (1, 32):
+        generator = torch.Generator().manual_seed(1)
+        logits = torch.randn(batch, vocab, generator=generator).to(options.device)
+        settings = torch.tensor([[1.0, k, p, 0.0]], device=options.device)
+        state = torch.zeros(batch, 4, dtype=torch.int64, device=options.device)
+        state[:, 1] = torch.arange(batch, device=options.device)
+        tokens = torch.empty(batch, dtype=torch.int64, device=options.device)
+
+        def draw() -> None:
+            torch.ops.aegis.sample.out(logits, settings, state, tokens=tokens)  # noqa: B023 (called in this round)
+
+        kept = logits.topk(k)
+        for _ in range(20):
+            draw()
+            assert (kept.indices == tokens[:, None]).any(1).all(), "a token outside of the top k"
+        yield Row("sampling: V = 128,256, top-k 50, top-p 0.9", f"aegis sample, batch {batch}", timed(options, draw))
+
+
+# operator -> a function of the options that yields its rows; each checks its results before it measures.
+OURS: dict[str, Callable[[Options], Iterator[Row]]] = {"sample": sample_rows}

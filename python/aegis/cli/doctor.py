@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 import aegis
+from aegis import runtime
 from aegis.cli.terminal import print_section, readable_bytes
 
 __all__ = ["register", "run"]
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         "CPU": _cpu(),
         "CUDA": _cuda(),
         "memory": _memory(),
+        "allocator": _allocator(),
         "limits": _limits(),
     }
     if args.json:
@@ -96,6 +98,13 @@ def _memory() -> Section:
         section["/dev/shm"] = f"{readable_bytes(free)} free of {readable_bytes(total)}"
     except OSError as error:
         section["/dev/shm"] = f"none ({error.strerror})"
+    return section
+
+
+def _allocator() -> Section:
+    """malloc's, and settings that do nothing."""
+    section = {"in force": str(runtime.active_allocator())}
+    section |= {f"{name} (no effect)": why for name, why in runtime.idle_settings().items()}
     return section
 
 

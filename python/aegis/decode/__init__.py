@@ -1,4 +1,4 @@
-"""What runs once per token: the sampler."""
+"""What runs once per token: the cache of keys and values, attention to it, sampling, and the loop around them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from aegis.decode.attention import register_attention
+    from aegis.decode.bench import bench_generate
+    from aegis.decode.cache import SlottedStaticCache
+    from aegis.decode.generation import generate
+    from aegis.decode.linears import skinny_linears
+    from aegis.decode.runner import CUDAGraphFastRunner
     from aegis.decode.sampler import FusedLogitsSampler
 
-__all__ = ["FusedLogitsSampler"]
+__all__ = [
+    "CUDAGraphFastRunner",
+    "FusedLogitsSampler",
+    "SlottedStaticCache",
+    "bench_generate",
+    "generate",
+    "register_attention",
+    "skinny_linears",
+]
 
-_MODULES = {"FusedLogitsSampler": "sampler"}
+# Some import transformers, which is optional: each module is imported when its name is first asked for.
+_MODULES = {
+    "CUDAGraphFastRunner": "runner",
+    "FusedLogitsSampler": "sampler",
+    "SlottedStaticCache": "cache",
+    "bench_generate": "bench",
+    "generate": "generation",
+    "register_attention": "attention",
+    "skinny_linears": "linears",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Each module is imported when its name is first asked for: some import transformers, which is optional."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -140,6 +140,11 @@ class FusedLogitsSampler:
             raise RuntimeError("state: expected a call or prepare() before it is asked for")
         return self._state
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether a call wants ``input_ids``."""
+        return self._penalised
+
     def reset(self, seed: int | Sequence[int] | Tensor | None = None) -> None:
         """Begin anew at position 0: with ``seed`` if given, else with the seeds as they were, or fresh ones where there
         were none. The state's memory stays where it is, so captured graphs go on with it."""
@@ -285,11 +290,15 @@ class ProcessedSampler:
     """A sampler that hands its logits to Hugging Face logits processors first. Called like the sampler, with
     ``input_ids``; the processors get a float32 copy of the logits, which they may write."""
 
+    needs_history = True
+
     def __init__(self, processors: Sequence[Callable[[Tensor, Tensor], Tensor]], sampler: FusedLogitsSampler) -> None:
         self.processors = processors
         self.sampler = sampler
 
-    def __call__(self, logits: Tensor, input_ids: Tensor, **options: Any) -> Any:
+    def __call__(self, logits: Tensor, input_ids: Tensor | None = None, **options: Any) -> Any:
+        if input_ids is None:
+            raise ValueError("input_ids: logits processors need the tokens so far, got None")
         scores = logits.to(torch.float32, copy=True)
         for processor in self.processors:
             scores = processor(input_ids, scores)
@@ -297,3 +306,8 @@ class ProcessedSampler:
 
     def reset(self, seed: int | Sequence[int] | Tensor | None = None) -> None:
         self.sampler.reset(seed)
+
+    @property
+    def state(self) -> Tensor:
+        """Of the sampler: see :attr:`FusedLogitsSampler.state`."""
+        return self.sampler.state

@@ -15,7 +15,7 @@ from aegis.train.presets import PRESETS
 from aegis.train.text import BYTE_VOCABULARY
 from aegis.train.trainer import Batch, TrainConfig, Trainer, validation_batches
 
-__all__ = ["Settings", "make_dataset", "make_loader", "make_trainer"]
+__all__ = ["Settings", "make_dataset", "make_loader", "make_trainer", "micro_gpt"]
 
 VALIDATION_BATCHES = 8
 _MAY_CHANGE = {"data", "val_data", "steps", "eval_every"}
@@ -97,16 +97,22 @@ def make_loader(
     return aegis.FlatArenaDataLoader(dataset, seed=None if torch_order else settings.seed, **options)
 
 
+def micro_gpt(settings: Settings) -> MicroGPT:
+    """A model of the size that the settings say, with weights from torch's global generator."""
+    preset = PRESETS[settings.preset]
+    return MicroGPT(
+        MicroGPTConfig(
+            vocab_size=settings.vocab_size,
+            block_size=settings.block_size,
+            layers=preset.layers,
+            heads=preset.heads,
+            width=preset.width,
+        )
+    )
+
+
 def make_trainer(settings: Settings, *, device: torch.device, compile: bool = False) -> Trainer:
     """A fresh model. Seeds torch's global generators first: the same settings give the same weights."""
-    preset = PRESETS[settings.preset]
-    config = MicroGPTConfig(
-        vocab_size=settings.vocab_size,
-        block_size=settings.block_size,
-        layers=preset.layers,
-        heads=preset.heads,
-        width=preset.width,
-    )
     validation: Iterable[Batch] = ()
     if settings.val_data:
         dataset = make_dataset(settings.val_data, settings)
@@ -120,7 +126,7 @@ def make_trainer(settings: Settings, *, device: torch.device, compile: bool = Fa
     )
     torch.manual_seed(settings.seed)
     return Trainer(
-        MicroGPT(config),
+        micro_gpt(settings),
         train,
         vocab_size=settings.vocab_size,
         device=device,

@@ -1,0 +1,59 @@
+"""What differs between the releases of transformers, and what aegis asks of a model of theirs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+__all__ = ["ATTENTION", "aegis_attention", "cache_argument", "check_model", "forward_arguments"]
+
+ATTENTION = "aegis"
+"""The name under which the attention and mask functions are registered."""
+
+
+def forward_arguments(model: nn.Module) -> frozenset[str]:
+    """The names of what ``model.forward`` takes."""
+    return frozenset(inspect.signature(model.forward).parameters)
+
+
+def cache_argument(model: nn.Module) -> str:
+    """``cache`` in the newest releases, ``past_key_values`` before."""
+    return "cache" if "cache" in forward_arguments(model) else "past_key_values"
+
+
+def check_model(model: Any) -> None:
+    """Raises ValueError where ``model`` is none that aegis can decode, and says why."""
+    kind = type(model).__name__
+    if not hasattr(model, "generate") or not hasattr(model, "config"):
+        raise ValueError(f"model: expected a causal language model of transformers, got {kind}")
+    if model.config.is_encoder_decoder:
+        raise ValueError(f"model: expected a decoder-only model, got the encoder-decoder {kind}")
+    needed = {"input_ids", "attention_mask", "position_ids", cache_argument(model)}
+    if missing := needed - forward_arguments(model):
+        raise ValueError(f"model: expected forward to take {', '.join(sorted(missing))}, which that of {kind} does not")
+    if not model._can_set_attn_implementation():
+        raise ValueError(
+            f"model: expected one whose attention goes through transformers' AttentionInterface, which that of {kind} "
+            "does not; model.generate still takes it"
+        )
+
+
+@contextmanager
+def aegis_attention(model: Any) -> Iterator[None]:
+    """Inside, the model's attention is aegis's. Raises ValueError where the model takes no other attention."""
+    from aegis.decode.attention import register_attention
+
+    register_attention()
+    before = model.config._attn_implementation
+    if before == ATTENTION:
+        yield
+        return
+    model.set_attn_implementation(ATTENTION)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

@@ -1,0 +1,61 @@
+"""Linear layers of a model that read their weights at the speed of memory while it decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["SkinnyLinear", "skinny_linears"]
+
+MAX_ROWS = 8
+"""What ``skinny_linear`` takes; more rows are torch's to multiply."""
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class SkinnyLinear(nn.Linear):
+    """``nn.Linear`` that hands up to 8 rows on a CPU to :func:`aegis.ops.skinny_linear`, and the rest to torch.
+
+    Its parameters are those of the layer it replaces, and so are results up to the rounding of float sums. Where a
+    gradient is asked for it does what ``nn.Linear`` does.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = self.weight
+        if input.numel() <= MAX_ROWS * weight.shape[1] and not torch.is_grad_enabled() and input.dtype == weight.dtype:
+            result: Tensor = torch.ops.aegis.skinny_linear.inference(input, weight, self.bias)
+            return result
+        return nn.functional.linear(input, weight, self.bias)
+
+
+def _fits(module: nn.Module) -> bool:
+    """Whether the operator can take the place of this very module: a subclass, or hooks, may do something else."""
+    return (
+        type(module) is nn.Linear
+        and "forward" not in vars(module)
+        and module.weight.device.type == "cpu"
+        and module.weight.dtype in _DTYPES
+        and module.weight.stride(-1) == 1
+        and (module.bias is None or module.bias.dtype == module.weight.dtype)
+    )
+
+
+@contextmanager
+def skinny_linears(model: nn.Module) -> Iterator[int]:
+    """Inside, every ``nn.Linear`` of ``model`` on a CPU is a :class:`SkinnyLinear`; yields how many.
+
+    The modules stay the same objects, with the same parameters; only their class changes, and changes back. Layers of
+    other classes, of other dtypes than float32, bfloat16 and float16, or with a ``forward`` of their own, stay as they
+    are. Not for two threads at once over the same model.
+    """
+    modules = [module for module in model.modules() if _fits(module)]
+    for module in modules:
+        module.__class__ = SkinnyLinear
+    try:
+        yield len(modules)
+    finally:
+        for module in modules:
+            module.__class__ = nn.Linear

@@ -1,0 +1,364 @@
+"""One token for every row of a batch, over and over, from memory that stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from aegis.decode.huggingface import aegis_attention, cache_argument, check_model, forward_arguments
+from aegis.decode.linears import skinny_linears
+from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
+
+if TYPE_CHECKING:
+    from aegis.decode.cache import SlottedStaticCache
+
+__all__ = ["CUDAGraphFastRunner"]
+
+Mode = Literal["eager", "compiled", "cuda-graph"]
+
+PREFILL_CHUNK = 1024
+
+
+class CUDAGraphFastRunner:
+    """Decodes with a causal language model of transformers: prefill, then a step per token.
+
+    Everything a step reads or writes stays at one address for the runner's life: the token it feeds, positions, the
+    ranges of the cache that are live, the cache itself, the sampler's state. So a step can be captured once and
+    replayed. :attr:`mode` says how it runs:
+
+    * ``"cuda-graph"`` (default on CUDA): captured into a CUDA graph, sampler included unless it needs the tokens so
+      far, and replayed;
+    * ``"compiled"``: the model's part through ``torch.compile``, so that norms, rotary embedding and activations are
+      fused; the first step compiles, which takes tens of seconds, so keep the runner;
+    * ``"eager"`` (default on a CPU): the model's modules as they are.
+
+    On a CPU, linear layers run through ``skinny_linear`` and attention through ``decode_attention``. Use it as a
+    context manager: inside, the model is set up for that, and on leaving it is as it was before::
+
+        with aegis.CUDAGraphFastRunner(model, batch_size=1, max_cache_len=2048) as runner:
+            tokens = runner.prefill(input_ids)          # the first new token of each row
+            for _ in range(100):
+                tokens = runner.step()                  # the next one
+
+    Args:
+        model: a decoder-only model of transformers.
+        batch_size: rows. ``prefill`` takes as many, or fewer where the mode is eager.
+        max_cache_len: tokens that a row can hold, prompt included. Without: the model's max_position_embeddings.
+        cache: a SlottedStaticCache to decode into, instead of a new one of the sizes above.
+        sampler: picks tokens; without, greedy.
+        mode: as above; ``"auto"`` takes the default.
+        on_change: what to do when captured parameters of the model were replaced or moved since: ``"recapture"`` or
+            ``"raise"``.
+        clone: whether tokens are returned as copies. Without, they are a view that the next step overwrites.
+
+    Raises:
+        ValueError: what cannot be decoded, captured or fed; names the argument.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        batch_size: int = 1,
+        max_cache_len: int | None = None,
+        cache: SlottedStaticCache | None = None,
+        sampler: FusedLogitsSampler | ProcessedSampler | None = None,
+        mode: Literal["auto", "eager", "compiled", "cuda-graph"] = "auto",
+        on_change: Literal["recapture", "raise"] = "recapture",
+        clone: bool = False,
+    ) -> None:
+        from aegis.decode.cache import SlottedStaticCache
+
+        check_model(model)
+        if mode not in ("auto", "eager", "compiled", "cuda-graph"):
+            raise ValueError(f"mode: expected 'auto', 'eager', 'compiled' or 'cuda-graph', got {mode!r}")
+        if on_change not in ("recapture", "raise"):
+            raise ValueError(f"on_change: expected 'recapture' or 'raise', got {on_change!r}")
+        device = model.device
+        if mode == "cuda-graph" and device.type != "cuda":
+            raise ValueError(f"mode: expected 'eager' or 'compiled' for a model on {device}, got 'cuda-graph'")
+        if cache is None:
+            length = max_cache_len or model.config.get_text_config().max_position_embeddings
+            cache = SlottedStaticCache(
+                model.config, batch_size=batch_size, max_cache_len=length, dtype=model.dtype, device=device
+            )
+        self.model = model
+        self.cache = cache
+        self.sampler = sampler if sampler is not None else FusedLogitsSampler(do_sample=False)
+        self.mode: Mode = ("cuda-graph" if device.type == "cuda" else "eager") if mode == "auto" else mode
+        self.clone = clone
+        self._raise_on_change = on_change == "raise"
+        self._rows = cache.batch_size
+        self._cache_argument = cache_argument(model)
+        self._arguments = forward_arguments(model)
+        self._installed: ExitStack | None = None
+        self._captured: Callable[[], Tensor] | None = None
+        self._fingerprint: tuple[Any, ...] = ()
+
+        rows = self._rows
+        self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+        self._positions = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+        self._spans = torch.zeros(rows, 1, 1, 2, dtype=torch.int64, device=device)
+        self._active = 0  # rows of the batch that was filled in
+        self.logits: Tensor | None = None
+        """(B, V): what the last token was picked from. Overwritten by the next step, unless the mode is eager."""
+
+    # --- setting up the model ------------------------------------------------------------------------------------
+
+    def __enter__(self) -> CUDAGraphFastRunner:
+        if self._installed is not None:
+            raise RuntimeError("CUDAGraphFastRunner: expected to be entered once at a time, got entered again")
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(aegis_attention(self.model))
+            stack.enter_context(skinny_linears(self.model))
+            self._installed = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._installed is not None:
+            self._installed.close()
+            self._installed = None
+
+    def _check_entered(self) -> None:
+        if self._installed is None:
+            raise RuntimeError("CUDAGraphFastRunner: expected to be used inside `with runner:`")
+
+    # --- decoding ------------------------------------------------------------------------------------------------
+
+    def prefill(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        chunk: int = PREFILL_CHUNK,
+        history: Tensor | None = None,
+    ) -> Tensor:
+        """Feeds a prompt, or more of one, and returns the token that follows it in each row.
+
+        Args:
+            input_ids: (B, L) int64 on the model's device, L of at least 1. B is the runner's batch size, or less where
+                the mode is eager.
+            attention_mask: (B, length of the cache + L), zero where a row is padded, which is on its left; None
+                where nothing is.
+            chunk: tokens of a row that go through the model at a time.
+            history: (B, n) int64, all tokens so far, for a sampler that asks for them; without, ``input_ids``.
+
+        Returns:
+            (B,) int64, as :meth:`step` does.
+
+        Raises:
+            ValueError: another shape, dtype or device; padding that is not on the left; more tokens than the cache
+                has room for, in which case nothing was written.
+        """
+        self._check_entered()
+        batch, length = self._check_prompt(input_ids)
+        past = self.cache.get_seq_length()
+        starts = self._check_mask(attention_mask, batch, past + length)
+        if chunk < 1:
+            raise ValueError(f"chunk: expected at least 1, got {chunk}")
+        if past + length > self.cache.max_cache_len:
+            raise ValueError(
+                f"input_ids: expected room for {length} more tokens, but the cache holds {past} of at most "
+                f"{self.cache.max_cache_len}"
+            )
+        self._check_unchanged()
+
+        mask = attention_mask if starts is not None and bool(starts.any()) else None
+        columns = torch.arange(past, past + length, device=input_ids.device)
+        positions = columns.expand(batch, -1) if starts is None else (columns - starts[:, None]).clamp_(min=0)
+        for begin in range(0, length, chunk):
+            end = min(begin + chunk, length)
+            logits = self._forward(
+                input_ids[:, begin:end],
+                None if mask is None else mask[:, : past + end],
+                positions[:, begin:end],
+                columns[begin:end],
+            )
+        self._active = batch
+        self._spans[:batch, 0, 0, 0] = 0 if starts is None else starts
+        self._spans[:batch, 0, 0, 1] = past + length
+        self._positions[:batch, 0] = positions[:, -1] + 1
+        return self._pick(logits, input_ids if history is None else history)
+
+    def step(self, tokens: Tensor | None = None, *, history: Tensor | None = None) -> Tensor:
+        """Feeds one token to each row and returns the one that follows.
+
+        Args:
+            tokens: (B,) or (B, 1) int64: what to feed instead of the tokens returned last.
+            history: (B, n) int64, the tokens so far, for a sampler that asks for them.
+
+        Returns:
+            (B,) int64, a view of static memory that the next step overwrites; a copy where ``clone`` was asked for.
+
+        Raises:
+            ValueError: tokens of another shape, dtype or device than those captured; a full cache, in which case
+                nothing was written.
+        """
+        self._check_entered()
+        if self._active == 0:
+            raise RuntimeError("step: expected prefill to have been called")
+        if tokens is not None:
+            self._feed(tokens)
+        if self.mode == "eager":
+            return self._pick(self._advance(self._active), history)
+        with self.cache.step():
+            if self._captured is None:
+                self._captured = self._capture()
+            logits = self._captured()
+        return self._pick(logits, history) if self._sampler_apart else self._result(logits)
+
+    def use_sampler(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
+        """Picks tokens with another sampler from now on. What was captured is dropped if the old one is part of it."""
+        if not self._sampler_apart:
+            self._captured = None
+        self.sampler = sampler
+
+    def reset(self) -> None:
+        """Forgets what was decoded, for a new prompt. What was captured stays."""
+        self.cache.reset()
+        self._active = 0
+
+    # --- checks --------------------------------------------------------------------------------------------------
+
+    def _check_prompt(self, input_ids: Tensor) -> tuple[int, int]:
+        if input_ids.dim() != 2 or input_ids.dtype != torch.int64 or input_ids.device != self._tokens.device:
+            raise ValueError(
+                f"input_ids: expected int64 of 2 dimensions on {self._tokens.device}, got {input_ids.dtype} of shape "
+                f"{tuple(input_ids.shape)} on {input_ids.device}"
+            )
+        batch, length = input_ids.shape
+        if not 1 <= batch <= self._rows or (self.mode != "eager" and batch != self._rows):
+            rows = self._rows if self.mode != "eager" else f"1 to {self._rows}"
+            raise ValueError(f"input_ids: expected {rows} rows, got {batch}")
+        if length == 0:
+            raise ValueError("input_ids: expected at least 1 token in a row, got none")
+        return batch, length
+
+    @staticmethod
+    def _check_mask(mask: Tensor | None, batch: int, length: int) -> Tensor | None:
+        """Returns how many tokens of each row are padding."""
+        if mask is None:
+            return None
+        if mask.shape != (batch, length):
+            raise ValueError(
+                f"attention_mask: expected shape ({batch}, {length}), all tokens in the cache included, got "
+                f"{tuple(mask.shape)}"
+            )
+        live = mask != 0
+        starts = length - live.sum(1)
+        if not torch.equal(live, torch.arange(length, device=mask.device) >= starts[:, None]) or not live[:, -1].all():
+            raise ValueError("attention_mask: expected padding on the left of each row alone, got zeros elsewhere")
+        return starts
+
+    def _feed(self, tokens: Tensor) -> None:
+        fed = self._tokens[: self._active]
+        if (
+            tokens.shape not in ((self._active,), (self._active, 1))
+            or tokens.dtype != fed.dtype
+            or tokens.device != fed.device
+        ):
+            raise ValueError(
+                f"tokens: expected {fed.dtype} of shape ({self._active},) or ({self._active}, 1) on {fed.device}, as "
+                f"captured, got {tokens.dtype} of shape {tuple(tokens.shape)} on {tokens.device}"
+            )
+        if tokens.data_ptr() != fed.data_ptr():
+            fed.copy_(tokens.reshape(-1, 1))
+
+    def _check_unchanged(self) -> None:
+        """A replay reads the addresses that were captured."""
+        if self._captured is None or self._parameters() == self._fingerprint:
+            return
+        if self._raise_on_change:
+            raise ValueError(
+                "model: expected the parameters that were captured, got others (replaced, moved or converted since); "
+                "on_change='recapture' captures again"
+            )
+        self._captured = None
+
+    def _parameters(self) -> tuple[Any, ...]:
+        return tuple((p.data_ptr(), p.dtype, p.shape) for p in self.model.parameters())
+
+    # --- the step ------------------------------------------------------------------------------------------------
+
+    def _forward(self, tokens: Tensor, mask: Tensor | None, positions: Tensor, columns: Tensor) -> Tensor:
+        """Logits (B, V) of the last of ``tokens``."""
+        arguments: dict[str, Any] = {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "position_ids": positions,
+            self._cache_argument: self.cache,
+            "use_cache": True,
+        }
+        if "logits_to_keep" in self._arguments:
+            arguments["logits_to_keep"] = 1
+        if "cache_position" in self._arguments:
+            arguments["cache_position"] = columns
+        logits: Tensor = self.model(**arguments).logits[:, -1]
+        return logits
+
+    def _advance(self, rows: int) -> Tensor:
+        spans, positions = self._spans[:rows], self._positions[:rows]
+        spans[:, :, :, 1] += 1
+        logits = self._forward(self._tokens[:rows], spans, positions, spans[0, 0, 0, 1:] - 1)
+        positions += 1
+        return logits
+
+    def _advance_and_pick(self) -> Tensor:
+        logits = self._advance(self._rows)
+        self.sampler(logits, out=self._tokens.view(-1))
+        return logits
+
+    def _pick(self, logits: Tensor, history: Tensor | None) -> Tensor:
+        self.sampler(logits, history, out=self._tokens.view(-1)[: self._active])
+        return self._result(logits)
+
+    def _result(self, logits: Tensor) -> Tensor:
+        self.logits = logits
+        tokens = self._tokens.view(-1)[: self._active]
+        return tokens.clone() if self.clone else tokens
+
+    @property
+    def _sampler_apart(self) -> bool:
+        """Whether the sampler is no part of what is captured: it costs next to nothing apart on a CPU, and another one
+        then needs no new compilation; and one that looks at the tokens so far needs ever more of them."""
+        return self.mode == "compiled" or self.sampler.needs_history
+
+    def _capture(self) -> Callable[[], Tensor]:
+        self._fingerprint = self._parameters()
+        step = (lambda: self._advance(self._rows)) if self._sampler_apart else self._advance_and_pick
+        if self.mode == "compiled":
+            compiled: Callable[[], Tensor] = torch.compile(step, dynamic=False)
+            return compiled
+        return self._capture_graph(step)
+
+    def _capture_graph(self, step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Warms ``step`` up, captures it and leaves all state as it was."""
+        state = [self._tokens, self._positions, self._spans, self.cache.lengths, self.sampler.state]
+        before = [tensor.clone() for tensor in state]
+
+        def restore() -> None:
+            for tensor, value in zip(state, before, strict=True):
+                tensor.copy_(value)
+
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                step()
+                restore()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = step()
+        restore()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return logits
+
+        return replay

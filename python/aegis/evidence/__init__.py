@@ -1,0 +1,5 @@
+"""What a run can show for itself afterwards."""
+
+from aegis.evidence.chain import IntegrityChain
+
+__all__ = ["IntegrityChain"]

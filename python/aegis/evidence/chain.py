@@ -1,0 +1,181 @@
+"""A running checksum over the batches and losses of a training run."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aegis import _C
+
+__all__ = ["IntegrityChain"]
+
+_STATE_KEYS = {"bits", "lanes", "value", "records"}
+
+
+class IntegrityChain:
+    """FNV-1a over records of a step, its loss and its batch, in the order they are added.
+
+    Two runs with the same chain value saw the same batches and losses in the same order, as far as 32 or 64 bits can
+    tell; where values are kept along the way, they say at which step two runs parted. It finds accidents: FNV-1a
+    (Fowler, Noll, Vo; RFC 9923) is no cryptographic function, and somebody who wants to can make another run with the
+    same value.
+
+    Args:
+        bits: 32 or 64.
+        lanes: hash tensors through 64 interleaved 32-bit chains, of which the digest is added to this one: as fast as
+            memory. Without, their bytes go through this chain itself, one multiplication after the other.
+        background: hash on a thread of its own. Tensors are copied first; at most 16 records wait, then :meth:`add`
+            does.
+
+    One thread may add at a time; with ``background`` still one.
+
+    Cost: with lanes, more than 4 GB/s of batch on one core; a record without tensors, under 1 µs.
+    """
+
+    def __init__(self, *, bits: int = 32, lanes: bool = True, background: bool = False) -> None:
+        self._chain = _C.IntegrityChain(bits, lanes)
+        self._worker = _Worker(self._chain) if background else None
+
+    def add(self, step: int, loss: float, batch: Any = ()) -> None:
+        """Adds a record.
+
+        Args:
+            step: its number.
+            loss: as a float; of a tensor, ``.item()``. NaN counts like any other value.
+            batch: what the step was trained on: tensors and arrays in any nesting of lists, tuples, mappings and
+                dataclasses, in their order; mappings by sorted key. Other values are left out. Tensors on another
+                device are copied to the host.
+
+        Raises:
+            RuntimeError: the background thread has failed; says of what.
+        """
+        parts = [_memory(leaf) for leaf in _leaves(batch)]
+        if self._worker is None:
+            self._chain.add(step, loss, parts)
+        else:
+            self._worker.put(step, loss, [part.copy() for part in parts])
+
+    @property
+    def value(self) -> int:
+        """The checksum of all records added."""
+        return self.state()["value"]  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        state = self.state()
+        return f"{state['value']:0{state['bits'] // 4}x}"
+
+    def state(self) -> dict[str, Any]:
+        """All that the chain is, as plain values, for a checkpoint."""
+        if self._worker is not None:
+            self._worker.wait()
+        return dict(zip(("bits", "lanes", "value", "records"), self._chain.state(), strict=True))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state of a chain of the same kind.
+
+        Raises:
+            ValueError: the state is of another kind, or none.
+        """
+        if not isinstance(state, Mapping) or state.keys() != _STATE_KEYS:
+            raise ValueError(f"state: expected {', '.join(sorted(_STATE_KEYS))}, got {state!r}")
+        bits, lanes, value, records = (state[name] for name in ("bits", "lanes", "value", "records"))
+        for name, number in (("bits", bits), ("value", value), ("records", records)):
+            if type(number) is not int or not 0 <= number < 2**64:
+                raise ValueError(f"state: expected {name} to be an int of 64 bits, got {number!r}")
+        if self._worker is not None:
+            self._worker.wait()
+        self._chain.restore((bits, bool(lanes), value, records))
+
+    def close(self) -> None:
+        """Ends the background thread, after what waits for it. Without one, nothing happens."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+def _leaves(batch: Any) -> Iterator[Tensor | np.ndarray[Any, Any]]:
+    if isinstance(batch, (Tensor, np.ndarray)):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for key in sorted(batch, key=str):
+            yield from _leaves(batch[key])
+    elif isinstance(batch, (list, tuple)):
+        for item in batch:
+            yield from _leaves(item)
+    elif hasattr(batch, "__dataclass_fields__"):
+        for name in batch.__dataclass_fields__:
+            yield from _leaves(getattr(batch, name))
+
+
+def _memory(leaf: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Its bytes in row-major order, without a copy where it lies so."""
+    if isinstance(leaf, Tensor):
+        leaf = leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+
+
+class _Worker:
+    """Hashes records in their order on a thread of its own."""
+
+    _WAITING = 16
+
+    def __init__(self, chain: _C.IntegrityChain) -> None:
+        self._chain = chain
+        self._records: deque[tuple[int, float, list[np.ndarray[Any, Any]]]] = deque()
+        self._changed = threading.Condition()
+        self._busy = False
+        self._closed = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="aegis-chain", daemon=True)
+        self._thread.start()
+
+    def put(self, step: int, loss: float, parts: list[np.ndarray[Any, Any]]) -> None:
+        with self._changed:
+            self._until(lambda: len(self._records) < self._WAITING)
+            if self._closed:
+                raise RuntimeError("IntegrityChain: expected to be open, but close() was called")
+            self._records.append((step, loss, parts))
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        with self._changed:
+            self._until(lambda: not self._records and not self._busy)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _until(self, ready: Callable[[], bool]) -> None:
+        """Waits in slices, so that Ctrl-C gets through, and notices a thread that did not survive a fork."""
+        while not ready() and self._error is None:
+            if not self._thread.is_alive():
+                raise RuntimeError("IntegrityChain: the background thread does not run in this process")
+            self._changed.wait(0.1)
+        if self._error is not None:
+            raise RuntimeError(f"IntegrityChain: the background thread failed: {self._error}") from self._error
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._records or self._closed)
+                if not self._records:
+                    return
+                record = self._records.popleft()
+                self._busy = True
+                self._changed.notify_all()
+            try:
+                self._chain.add(*record)
+            except BaseException as error:
+                self._error = error
+                return
+            finally:
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()

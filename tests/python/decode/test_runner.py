@@ -1,0 +1,158 @@
+"""CUDAGraphFastRunner on a CPU: the contract of a step, eager and compiled."""
+
+import aegis
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+import tiny_models
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return tiny_models.make("llama")
+
+
+def reference(model, ids, count):
+    return model.generate(ids, max_new_tokens=count, do_sample=False, pad_token_id=0)[:, ids.shape[1] :].T
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_steps_are_those_of_model_generate(llama, mode):
+    ids = tiny_models.prompts(2)
+    with aegis.CUDAGraphFastRunner(llama, batch_size=2, max_cache_len=32, mode=mode, clone=True) as runner:
+        assert runner.mode == mode
+        got = [runner.prefill(ids), *(runner.step() for _ in range(9))]
+    assert torch.equal(torch.stack(got), reference(llama, ids, 10))
+
+
+def test_auto_is_eager_on_a_cpu_and_says_so(llama):
+    assert aegis.CUDAGraphFastRunner(llama, max_cache_len=8).mode == "eager"
+
+
+def test_compiled_step_reads_positions_from_memory_case10(llama):
+    """What was compiled at one position serves at others: neither rotary positions nor cache slots are frozen."""
+    runner = aegis.CUDAGraphFastRunner(llama, batch_size=1, max_cache_len=64, mode="compiled", clone=True)
+    for length in (9, 3, 20):
+        ids = tiny_models.prompts(1, length)
+        with runner:
+            got = [runner.prefill(ids), *(runner.step() for _ in range(5))]
+        assert torch.equal(torch.stack(got), reference(llama, ids, 6))
+        runner.reset()
+
+
+def test_result_is_static_memory_unless_cloned(llama):
+    with aegis.CUDAGraphFastRunner(llama, max_cache_len=32) as runner:
+        first = runner.prefill(tiny_models.prompts(1))
+        assert runner.step().data_ptr() == first.data_ptr()
+    with aegis.CUDAGraphFastRunner(llama, max_cache_len=32, clone=True) as runner:
+        first = runner.prefill(tiny_models.prompts(1))
+        assert runner.step().data_ptr() != first.data_ptr()
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_tokens_can_be_given(llama, mode):
+    ids, extra = tiny_models.prompts(1), tiny_models.prompts(1, 2, seed=3)
+    with aegis.CUDAGraphFastRunner(llama, max_cache_len=32, mode=mode, clone=True) as runner:
+        runner.prefill(ids)
+        runner.step(extra[:, 0])
+        got = runner.step(extra[:, 1:])
+    assert torch.equal(got, reference(llama, torch.cat([ids, extra], 1), 1)[0])
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [torch.ones(2, dtype=torch.int64), torch.ones(1, dtype=torch.int32), torch.ones(1, 1, 1, dtype=torch.int64)],
+)
+def test_tokens_of_another_shape_or_dtype_are_refused(llama, tokens):
+    with aegis.CUDAGraphFastRunner(llama, max_cache_len=32) as runner:
+        runner.prefill(tiny_models.prompts(1))
+        with pytest.raises(ValueError, match=r"tokens: expected torch.int64 of shape \(1,\) or \(1, 1\) on cpu"):
+            runner.step(tokens)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_full_cache_is_an_error_and_stays_as_it_is_case8(llama, mode):
+    with aegis.CUDAGraphFastRunner(llama, max_cache_len=10, mode=mode) as runner:
+        with pytest.raises(
+            ValueError, match="input_ids: expected room for 11 more tokens, but the cache holds 0 of at"
+        ):
+            runner.prefill(tiny_models.prompts(1, 11))
+        assert runner.cache.get_seq_length() == 0
+        runner.prefill(tiny_models.prompts(1, 9))
+        runner.step()
+        before = [layer.keys.clone() for layer in runner.cache.layers]
+        with pytest.raises(ValueError, match="10"):
+            runner.step()
+        assert runner.cache.get_seq_length() == 10
+        assert all(torch.equal(layer.keys, keys) for layer, keys in zip(runner.cache.layers, before, strict=True))
+
+
+def test_changed_parameters_are_captured_anew_or_refused():
+    model, ids = tiny_models.make("llama"), tiny_models.prompts(1)
+    runners = [
+        aegis.CUDAGraphFastRunner(model, max_cache_len=32, mode="compiled", on_change=change, clone=True)
+        for change in ("recapture", "raise")
+    ]
+    for runner in runners:
+        with runner:
+            runner.prefill(ids)
+            runner.step()
+        runner.reset()
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().flip(0).clone())
+    with runners[0] as runner:
+        got = [runner.prefill(ids), runner.step()]
+    assert torch.equal(torch.stack(got), reference(model, ids, 2))
+    with runners[1] as runner, pytest.raises(ValueError, match="model: expected the parameters that were captured"):
+        runner.prefill(ids)
+
+
+def test_rows(llama):
+    with aegis.CUDAGraphFastRunner(llama, batch_size=3, max_cache_len=32) as runner:  # fewer rows than that are fine
+        got = [runner.prefill(tiny_models.prompts(2)).clone(), runner.step().clone()]
+        assert torch.equal(torch.stack(got), reference(llama, tiny_models.prompts(2), 2))
+        runner.reset()
+        with pytest.raises(ValueError, match="input_ids: expected 1 to 3 rows, got 4"):
+            runner.prefill(tiny_models.prompts(4))
+    compiled = aegis.CUDAGraphFastRunner(llama, batch_size=3, max_cache_len=32, mode="compiled")
+    with compiled, pytest.raises(ValueError, match="input_ids: expected 3 rows, got 2"):
+        compiled.prefill(tiny_models.prompts(2))
+
+
+def test_bad_use(llama):
+    runner = aegis.CUDAGraphFastRunner(llama, max_cache_len=32)
+    with pytest.raises(RuntimeError, match="expected to be used inside `with runner:`"):
+        runner.prefill(tiny_models.prompts(1))
+    with runner:
+        with pytest.raises(RuntimeError, match="expected to be entered once at a time"):
+            runner.__enter__()
+        with pytest.raises(RuntimeError, match="step: expected prefill"):
+            runner.step()
+        with pytest.raises(ValueError, match="input_ids: expected int64 of 2 dimensions"):
+            runner.prefill(tiny_models.prompts(1)[0])
+        with pytest.raises(ValueError, match="input_ids: expected at least 1 token"):
+            runner.prefill(tiny_models.prompts(1)[:, :0])
+        with pytest.raises(ValueError, match=r"attention_mask: expected shape \(1, 9\)"):
+            runner.prefill(tiny_models.prompts(1), torch.ones(1, 8))
+        with pytest.raises(ValueError, match="chunk: expected at least 1, got 0"):
+            runner.prefill(tiny_models.prompts(1), chunk=0)
+    with pytest.raises(ValueError, match="on_change: expected 'recapture' or 'raise', got 'ignore'"):
+        aegis.CUDAGraphFastRunner(llama, max_cache_len=32, on_change="ignore")
+
+
+def test_objects_of_aegis_allocate_nothing_for_a_token(llama):
+    with aegis.CUDAGraphFastRunner(llama, max_cache_len=64) as runner:
+        runner.prefill(tiny_models.prompts(1))
+        runner.step()
+        addresses = [t.data_ptr() for layer in runner.cache.layers for t in (layer.keys, layer.values)]
+        addresses += [runner.cache.lengths.data_ptr(), runner.sampler.state.data_ptr()]
+        with torch.profiler.profile(profile_memory=True) as profile:
+            for _ in range(8):
+                runner.step()
+        calls = {event.key: event for event in profile.key_averages()}
+        for operator, count in (("aegis::kv_append_", 8 * len(runner.cache.layers)), ("aegis::sample", 8)):
+            assert calls[operator].count == count
+            assert calls[operator].cpu_memory_usage == 0
+        after = [t.data_ptr() for layer in runner.cache.layers for t in (layer.keys, layer.values)]
+        assert addresses == [*after, runner.cache.lengths.data_ptr(), runner.sampler.state.data_ptr()]

@@ -1,0 +1,154 @@
+"""IntegrityChain: FNV-1a as published, over everything in a record, resumable."""
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from aegis import _C
+from aegis.evidence import IntegrityChain
+from hypothesis import given
+from hypothesis import strategies as st
+
+KINDS = [{"bits": 32, "lanes": True}, {"bits": 32, "lanes": False}, {"bits": 64, "lanes": True}]
+
+
+def fnv1a(data, bits=32, state=None):
+    state = {32: 0x811C9DC5, 64: 0xCBF29CE484222325}[bits] if state is None else state
+    prime = {32: 0x01000193, 64: 0x100000001B3}[bits]
+    for byte in data:
+        state = (state ^ byte) * prime % 2**bits
+    return state
+
+
+def lanes_digest(data):
+    lanes = [fnv1a(data[i::64]) for i in range(64)]
+    return fnv1a(b"".join(lane.to_bytes(4, "little") for lane in lanes) + len(data).to_bytes(8, "little"))
+
+
+@given(st.binary(max_size=300), st.sampled_from([32, 64]))
+def test_fnv1a_is_that_of_its_authors(data, bits):
+    assert _C.fnv1a(data, bits) == fnv1a(data, bits)
+    assert _C.fnv_lanes_digest(data) == lanes_digest(data)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-(2**63), 2**63 - 1), st.floats(), st.lists(st.binary(max_size=200), max_size=3)),
+        max_size=4,
+    ),
+    st.sampled_from(KINDS),
+)
+def test_a_record_is_what_is_documented(records, kind):
+    chain, state = IntegrityChain(**kind), None
+    for step, loss, parts in records:
+        arrays = [np.frombuffer(part, np.uint8) for part in parts]
+        chain.add(step, loss, arrays)
+        body = step.to_bytes(8, "little", signed=True) + np.float64(loss).tobytes() + len(parts).to_bytes(8, "little")
+        for part in parts:
+            digest = lanes_digest(part).to_bytes(4, "little")
+            body += len(part).to_bytes(8, "little") + (digest if kind["lanes"] else part)
+        state = fnv1a(body, kind["bits"], state)
+    assert chain.value == fnv1a(b"", kind["bits"], state)
+    assert int(str(chain), 16) == chain.value
+    assert chain.state()["records"] == len(records)
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    label: str
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_batches_of_any_nesting(background):
+    x = torch.arange(600, dtype=torch.int64).view(20, 30)
+    y = torch.randn(7).to(torch.bfloat16)
+    want = IntegrityChain()
+    want.add(1, 0.5, [x, y])
+    for batch in ((x, y), [x, [y]], {"b": y, "a": x}, (Batch(x, "cat"), {"y": y}), [x.numpy(), y, 3, None]):
+        chain = IntegrityChain(background=background)
+        chain.add(1, 0.5, batch)
+        assert chain.value == want.value
+        chain.close()
+    other = IntegrityChain()
+    other.add(1, 0.5, [x.t().contiguous(), y])
+    assert other.value != want.value
+    strided = IntegrityChain()
+    strided.add(1, 0.5, [x.t().contiguous().t(), y])
+    assert strided.value == want.value, "it is the values in row-major order that count"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("background", [False, True])
+def test_goes_on_from_a_state(kind, background):
+    whole, rest = IntegrityChain(**kind), IntegrityChain(**kind, background=background)
+    for step in range(40):
+        if step == 13:
+            rest.restore(whole.state())
+        whole.add(step, step / 7, torch.full((100,), step))
+        if step >= 13:
+            rest.add(step, step / 7, torch.full((100,), step))
+    assert rest.state() == whole.state()
+    rest.close()
+
+
+def test_background_takes_a_copy():
+    batch = torch.zeros(1000)
+    chain, want = IntegrityChain(background=True), IntegrityChain()
+    for step in range(30):
+        batch.fill_(step)
+        want.add(step, 0.0, batch)
+        chain.add(step, 0.0, batch)
+    assert chain.value == want.value
+    chain.close()
+    chain.close()
+    with pytest.raises(RuntimeError, match="expected to be open"):
+        chain.add(1, 0.0)
+
+
+def test_background_thread_is_missed_in_a_forked_child():
+    chain = IntegrityChain(background=True)
+    chain.add(0, 0.0)
+    assert chain.state()["records"] == 1
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for step in range(20):
+                chain.add(step, 0.0)
+        except RuntimeError as error:
+            status = 0 if "does not run in this process" in str(error) else 2
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    chain.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({}, "state: expected bits, lanes, records, value, got {}"),
+        ("7", "state: expected bits"),
+        (
+            {"bits": 64, "lanes": True, "value": 0, "records": 0},
+            "state: expected one of 32 bits with lanes, got 64 bits",
+        ),
+        ({"bits": 32, "lanes": True, "value": 2**32, "records": 0}, "state: expected a value of 32 bits"),
+        (
+            {"bits": 32, "lanes": True, "value": -1, "records": 0},
+            "state: expected value to be an int of 64 bits, got -1",
+        ),
+        ({"bits": 32, "lanes": True, "value": "0", "records": 0}, "state: expected value to be an int of 64 bits"),
+    ],
+)
+def test_corrupted_states_are_refused(state, message):
+    chain = IntegrityChain()
+    with pytest.raises(ValueError, match=message):
+        chain.restore(state)
+    assert chain.value == 0x811C9DC5
+
+
+def test_bad_bits():
+    with pytest.raises(ValueError, match="bits: expected 32 or 64, got 16"):
+        IntegrityChain(bits=16)
