@@ -24,10 +24,11 @@ CPP := $(shell find csrc tests/cpp tests/simt benchmarks/cpp -name '*.cpp' -o -n
 # Folders count too: a removed file changes the time of its folder.
 SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
 
-.PHONY: help setup build demo test cpp-test lint sanitize asan tsan cuda mutations bench clean FORCE
+.PHONY: help setup build demo generate test cpp-test lint sanitize asan tsan cuda mutations bench clean FORCE
 
 help:
 	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
+	@echo "make generate  text from the model of make demo, beside model.generate (ARGS=... for examples/generate.py)"
 	@echo "make test      every test: GoogleTest and pytest"
 	@echo "make lint      ruff, mypy, clang-format, layer check"
 	@echo "make sanitize  tests under Address-, UB- and ThreadSanitizer"
@@ -74,11 +75,17 @@ build: $(STAMP)/build
 # --- what the README tells --------------------------------------------------------------------------------------
 
 # Threads of OpenMP that spin for each other take ten times as long as soon as anything else runs on the machine.
-demo test asan: export OMP_WAIT_POLICY ?= PASSIVE
+demo generate test asan: export OMP_WAIT_POLICY ?= PASSIVE
 
 demo: $(STAMP)/build $(STAMP)/deps-demo
 	@echo "== training a small GPT through aegis.FlatArenaDataLoader: about two minutes on two cores"
 	@$(VENV)/bin/aegis train --out demo $(ARGS)
+
+generate: demo/checkpoint.pt $(STAMP)/build $(STAMP)/deps-generate
+	@$(VENV)/bin/python examples/generate.py --checkpoint $< $(ARGS)
+
+demo/checkpoint.pt:
+	@$(MAKE) --no-print-directory demo ARGS=
 
 test: cpp-test $(STAMP)/deps-test $(STAMP)/deps-frameworks
 	@tools/system_packages.sh libmimalloc2.0 libjemalloc2
