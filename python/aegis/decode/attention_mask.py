@@ -1,7 +1,7 @@
 """Masks of ``attn_implementation="aegis"``: ranges of positions where one token is decoded, SDPA's masks elsewhere.
 
-A range travels through a Hugging Face model as *spans*: an int64 tensor (batch, 1, 1, 2) with a start and an end for each
-row. Models hand a 4-D mask through to the attention function as it is.
+A range travels through a Hugging Face model as *spans*: an int64 tensor (batch, 1, 1, 2) with a start and an end for
+each row. Models hand a 4-D mask through to the attention function as it is.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def make_mask(
     """The mask function that transformers (4.57 and newer) calls once per forward pass and kind of layer.
 
     Returns:
-        For one query, spans where what it sees is one range of keys in each row (no mask, left padding, a sliding window,
-        chunks), counted from the first key that the cache returns; otherwise, and where a compiler traces a mask whose
-        values would have to be looked at, the bool mask (batch, 1, 1, kv_length) that SDPA would get. For more queries,
-        what transformers' own function for SDPA returns.
+        For one query, spans where what it sees is one range of keys in each row (no mask, left padding, a sliding
+        window, chunks), counted from the first key that the cache returns; otherwise, and where a compiler traces a
+        mask whose values would have to be looked at, the bool mask (batch, 1, 1, kv_length) that SDPA would get. For
+        more queries, what transformers' own function for SDPA returns.
     """
     sdpa_mask: Callable[..., Tensor | None] = AttentionMaskInterface()["sdpa"]
     arguments |= {
