@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionMaskInterface
-from transformers.masking_utils import causal_mask_function
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 __all__ = ["is_spans", "make_mask", "slot_mask"]
 
@@ -47,7 +46,6 @@ def make_mask(
         mask whose values would have to be looked at, the bool mask (batch, 1, 1, kv_length) that SDPA would get. For
         more queries, what transformers' own function for SDPA returns.
     """
-    sdpa_mask: Callable[..., Tensor | None] = AttentionMaskInterface()["sdpa"]
     arguments |= {
         "batch_size": batch_size,
         "kv_length": kv_length,
@@ -65,13 +63,9 @@ def make_mask(
         if mask is not None:
             return mask
     mask = sdpa_mask(**arguments | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
-    if mask is None or _traced():
+    if mask is None or torch.compiler.is_compiling():
         return mask
     return _spans_of_rows(mask[:, 0, 0]) if mask.shape[1:3] == (1, 1) else mask
-
-
-def _traced() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[no-untyped-call]
 
 
 def _causal(
@@ -84,7 +78,7 @@ def _causal(
             end = (last.reshape(1) + (1 - kv_offset)).expand(batch)
             return torch.stack([torch.zeros_like(end), end], 1).view(batch, 1, 1, 2)
         return torch.tensor([[0, last + 1 - kv_offset]] * batch, device=device).view(batch, 1, 1, 2)
-    if _traced():
+    if torch.compiler.is_compiling():
         return None
     end_here = int(last) + 1 - kv_offset
     live = attention_mask[:, kv_offset:].bool()
