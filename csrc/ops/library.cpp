@@ -11,7 +11,8 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
   m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
   m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
-  m.def("skinny_linear.inference(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor");  // has no gradient
+  // Has no gradient. It calls x another name: torch, at exit, takes overloads with equal arguments for one and aborts.
+  m.def("skinny_linear.inference(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("skinny_linear.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()");
   // clang-format on
 }

@@ -1,6 +1,8 @@
 """Every operator has every kind of test, and every layer of it has the same name."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import aegis
@@ -50,3 +52,17 @@ def test_operator_mutates_only_what_it_says_and_returns_none_of_it(name):
         written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
         assert not (written and schema.returns), schema
         assert all(r.alias_info is None for r in schema.returns), schema
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_has_no_two_overloads_with_equal_arguments(name):
+    """Taking schemas away at exit, torch would mistake one for the other and abort the process."""
+    schemas = torch._C._jit_get_schemas_for_operator(f"aegis::{name}")
+    arguments = [[a.name for a in schema.arguments] for schema in schemas]
+    assert all(arguments.count(a) == 1 for a in arguments), arguments
+
+
+def test_process_that_used_operators_exits_normally():
+    code = "import aegis, torch; torch.ops.aegis.skinny_linear(torch.ones(1, 4), torch.ones(2, 4))"
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stderr) == (0, "")
