@@ -75,6 +75,7 @@ aegis_simt_test(example_kernels)
 aegis_simt_test(extract_batch)
 aegis_simt_test(gather_records)
 aegis_simt_test(gather_records_scaled)
+aegis_simt_test(kv_append_)
 aegis_simt_test(skinny_linear)
 
 # The program that also runs on GPUs, here on the executor.

@@ -15,12 +15,12 @@ aegis_ask_python(AEGIS_TORCH_DIR "import importlib.util as u; print(u.find_spec(
 aegis_ask_python(pybind11_DIR "import pybind11; print(pybind11.get_cmake_dir())")
 
 set(AEGIS_OPS csrc/ops/library.cpp csrc/ops/cpu/decode_attention.cpp csrc/ops/cpu/extract_batch.cpp
-              csrc/ops/cpu/gather_records.cpp
-              csrc/ops/cpu/gather_records_scaled.cpp csrc/ops/cpu/skinny_linear.cpp)
+    csrc/ops/cpu/gather_records.cpp csrc/ops/cpu/gather_records_scaled.cpp csrc/ops/cpu/kv_append_.cpp
+    csrc/ops/cpu/skinny_linear.cpp)
 if(AEGIS_CUDA_ENABLED)
   list(APPEND AEGIS_OPS csrc/ops/cuda/stream.cpp csrc/ops/cuda/extract_batch.cpp
        csrc/ops/cuda/gather_records.cpp csrc/ops/cuda/gather_records_scaled.cpp
-       csrc/ops/cuda/skinny_linear.cpp)
+       csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/skinny_linear.cpp)
 endif()
 add_library(aegis_ops MODULE ${AEGIS_OPS})
 target_include_directories(aegis_ops SYSTEM PRIVATE ${AEGIS_TORCH_DIR}/include
@@ -41,7 +41,7 @@ if(AEGIS_CUDA_ENABLED)
   string(REPLACE ";" " " archs "${AEGIS_CUDA_ARCHITECTURES}")
 endif()
 pybind11_add_module(_C NO_EXTRAS csrc/python/bindings.cpp csrc/python/bind_arena.cpp
-                    csrc/python/bind_feeder.cpp csrc/python/bind_records.cpp
+                    csrc/python/bind_feeder.cpp csrc/python/bind_kv.cpp csrc/python/bind_records.cpp
                     csrc/python/bind_slots.cpp csrc/python/bind_store.cpp)
 target_link_libraries(_C PRIVATE aegis)
 target_compile_definitions(_C PRIVATE AEGIS_VERSION="${AEGIS_VERSION}"

@@ -30,6 +30,7 @@ ORDER = [
     "bench_gather_records",
     "bench_gather_records_scaled",
     "bench_skinny_linear",
+    "bench_kv_append_",
 ]
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 

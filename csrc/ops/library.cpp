@@ -10,6 +10,7 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("gather_records.out(Tensor source, Tensor indices, *, Tensor(a!) out) -> ()");
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
   m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
+  m.def("kv_append_(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, Tensor positions, Tensor? rows=None) -> ()");
   m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
   // Has no gradient. It calls x another name: torch, at exit, takes overloads with equal arguments for one and aborts.
   m.def("skinny_linear.inference(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor");

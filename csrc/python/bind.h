@@ -7,6 +7,7 @@ namespace aegis {
 
 void bind_arena(pybind11::module_& m);
 void bind_feeder(pybind11::module_& m);
+void bind_kv(pybind11::module_& m);
 void bind_records(pybind11::module_& m);
 void bind_slots(pybind11::module_& m);
 void bind_store(pybind11::module_& m);

@@ -33,4 +33,5 @@ PYBIND11_MODULE(_C, m) {
   aegis::bind_feeder(m);
   aegis::bind_records(m);  // after the filler it derives from
   aegis::bind_slots(m);
+  aegis::bind_kv(m);
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 import torch  # noqa: F401  (loads the libraries that the operators link to)
 
 from aegis import ops
@@ -12,12 +15,16 @@ from aegis.data.patch import patch_torch
 from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_dataset import TokenDataset
 
+if TYPE_CHECKING:
+    from aegis.decode import SlottedStaticCache
+
 __version__ = build_info()["version"]
 __all__ = [
     "Arena",
     "ArenaExhausted",
     "FlatArenaDataLoader",
     "RecordDataset",
+    "SlottedStaticCache",
     "TokenDataset",
     "build_info",
     "cpu_isa",
@@ -25,4 +32,13 @@ __all__ = [
     "patch_torch",
 ]
 
+_OF_DECODE = frozenset({"SlottedStaticCache"})
+
 cpu_isa()  # an AEGIS_FORCE_ISA that cannot be honoured is an error here, not at the first batch
+
+
+def __getattr__(name: str) -> Any:
+    """What needs transformers is imported when it is first asked for."""
+    if name in _OF_DECODE:
+        return getattr(import_module("aegis.decode"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,6 +52,13 @@ def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, *, out: Tens
     return None
 
 
+@torch.library.register_fake("aegis::kv_append_")
+def _(
+    keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, positions: Tensor, rows: Tensor | None = None
+) -> None:
+    return None
+
+
 @torch.library.register_fake("aegis::skinny_linear.inference")
 @torch.library.register_fake("aegis::skinny_linear")
 def _(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

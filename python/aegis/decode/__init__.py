@@ -1,4 +1,4 @@
-"""What runs once per token: attention to the cache of keys and values."""
+"""What runs once per token: the cache of keys and values, and attention to it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aegis.decode.attention import register_attention
+    from aegis.decode.cache import SlottedStaticCache
 
-__all__ = ["register_attention"]
+__all__ = ["SlottedStaticCache", "register_attention"]
 
 # These import transformers, which is optional: each module is imported when its name is first asked for.
-_MODULES = {"register_attention": "attention"}
+_MODULES = {"SlottedStaticCache": "cache", "register_attention": "attention"}
 
 
 def __getattr__(name: str) -> Any:

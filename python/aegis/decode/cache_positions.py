@@ -1,0 +1,164 @@
+"""Where the next tokens of a cache go: the lengths of its rows, on the host and on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from aegis import _C
+
+__all__ = ["Positions", "capturing"]
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether Python's numbers would be frozen: while torch.compile traces or a CUDA graph is captured."""
+    return torch.compiler.is_compiling() or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+
+
+class Positions:
+    """Shared by all layers of a cache, so that they cannot disagree.
+
+    ``lengths`` (rows,) int64 lives on the device, never moves once the cache has buffers, and is what the kernels
+    read; ``host`` is the same numbers in C++, for capacity checks and for the shapes of views. Both advance when the
+    last layer has been written.
+
+    A forward pass goes over the rows ``selected``, or over rows 0, 1, ... of its batch.
+    """
+
+    def __init__(self, rows: int, capacity: int, windows: Sequence[tuple[int, int]], device: torch.device) -> None:
+        self.host = _C.KvSlots(rows, capacity, windows)
+        self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        # 1 for rows in use: what they advance by for each token, where the host has no say.
+        self.growth = torch.zeros_like(self.lengths)
+        self.selected: list[int] | None = None
+        self.selection: Tensor | None = None
+        self.bracketed = False
+        """Between begin_step and commit_step: a forward pass then works with tensors alone."""
+        self.open: tuple[int, int] | None = None
+        """(batch, tokens) of the eager pass that has begun."""
+        self.shortest = self.longest = 0
+        """Lengths of the rows of that pass."""
+        self._all_rows = list(range(rows))
+
+    def place(self, device: torch.device) -> None:
+        """Moves to the device of the first keys and values."""
+        if self.lengths.device != device:
+            self.lengths, self.growth = self.lengths.to(device), self.growth.to(device)
+            self.selection = None if self.selection is None else self.selection.to(device)
+
+    def current_rows(self) -> list[int]:
+        """Those that questions are about: the selected ones, or all in use."""
+        return self.host.rows_in_use if self.selected is None else self.selected
+
+    def length_range(self) -> tuple[int, int]:
+        return self.host.length_range(self.current_rows())
+
+    def adopt(self, other: Positions) -> None:
+        """The same lengths and rows as another, in memory of its own."""
+        self.host = other.host.copy()
+        self.place(other.lengths.device)
+        self._changed()
+
+    def select(self, rows: Sequence[int] | None) -> None:
+        self.open = None
+        self.selected = None if rows is None else list(rows)
+        self.selection = (
+            None if rows is None else torch.tensor(self.selected, dtype=torch.int64).to(self.lengths.device)
+        )
+
+    def batch_rows(self, batch: int) -> list[int]:
+        """The rows that a batch goes to.
+
+        Raises:
+            ValueError: the batch does not fit.
+        """
+        if self.selected is not None and batch != len(self.selected):
+            raise ValueError(f"batch: expected {len(self.selected)} rows, as many as are selected, got {batch}")
+        if batch > len(self._all_rows):
+            raise ValueError(f"batch: expected at most {len(self._all_rows)} rows, those of the cache, got {batch}")
+        return self._all_rows[:batch] if self.selected is None else self.selected
+
+    def begin(self, batch: int, tokens: int) -> None:
+        """Opens an eager pass; nothing has been written yet, and nothing is if this raises."""
+        rows = self.batch_rows(batch)
+        if self.host.begin(rows, tokens):
+            self._publish()
+        self.shortest, self.longest = self.host.length_range(rows)
+        self.open = (batch, tokens)
+
+    def commit(self) -> None:
+        """Closes it: the rows are longer now."""
+        assert self.open is not None
+        batch, tokens = self.open
+        self.host.commit()
+        self.advance(batch, tokens)
+        self.open = None
+
+    def begin_bracket(self, rows: list[int], tokens: int) -> None:
+        if self.host.begin(rows, tokens):
+            self._publish()
+        self.open = None
+        self.bracketed = True
+
+    def end_bracket(self, completed: bool) -> None:
+        self.bracketed = False
+        if completed:
+            self.host.commit()
+        else:
+            self.host.abort()
+            self._publish()
+
+    def where(self, batch: int) -> Tensor:
+        """(batch,) positions of the next tokens. May be a view of ``lengths``."""
+        if self.selection is not None:
+            return self.lengths.index_select(0, self.selection)
+        return self.lengths if batch == len(self._all_rows) else self.lengths[:batch]
+
+    def advance(self, batch: int, tokens: int) -> None:
+        """Lets the rows in use of a batch grow, on the device."""
+        if self.selection is not None:
+            self.lengths.index_add_(0, self.selection, self.growth.index_select(0, self.selection), alpha=tokens)
+        elif batch == len(self._all_rows):
+            self.lengths.add_(self.growth, alpha=tokens)
+        else:
+            self.lengths[:batch].add_(self.growth[:batch], alpha=tokens)
+
+    def device_length(self) -> Tensor:
+        """0-d: the length of the longest current row, for code in which Python's numbers would be frozen."""
+        lengths = self.lengths if self.selection is None else self.lengths.index_select(0, self.selection)
+        return lengths[0] if len(lengths) == 1 else lengths.amax()
+
+    def crop(self, tokens: Sequence[int]) -> None:
+        """Takes tokens off the current rows, at most all of them."""
+        self.host.crop(self.current_rows(), tokens)
+        self._changed()
+
+    def acquire(self) -> int:
+        row = self.host.acquire()
+        self._changed()
+        return row
+
+    def release(self, rows: Sequence[int]) -> None:
+        self.host.release(rows)
+        self._changed()
+
+    def reset(self) -> None:
+        self.host.reset()
+        self._changed()
+
+    def gather(self, sources: Sequence[int]) -> None:
+        self.host.gather(sources)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.open = None
+        self.bracketed = False
+        self._publish()
+
+    def _publish(self) -> None:
+        """Brings the host's numbers to the device."""
+        lengths = self.host.lengths
+        self.lengths.copy_(torch.tensor(lengths))
+        self.growth.copy_(torch.tensor([int(self.host.in_use(row)) for row in self._all_rows]))

@@ -1,0 +1,131 @@
+// The CUDA kernel and its launcher against the scalar oracle.
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/kv_append_.cu"
+#include "simt/device_buffer.h"
+#include "simt/every_schedule.h"
+
+namespace aegis::kernels {
+
+namespace scalar {
+void kv_append(const KvAppend& job, int64_t begin, int64_t end);
+}
+
+namespace {
+
+using simt::DeviceBuffer;
+
+class KvAppendTest : public simt::EverySchedule {};
+AEGIS_EVERY_SCHEDULE(KvAppendTest);
+
+std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+struct Case {
+  int64_t cache_rows = 3, batch = 2, heads = 2, tokens = 1, slots = 5;
+  int64_t key_bytes = 32, value_bytes = 32;
+  std::vector<int64_t> positions{3, 0}, rows{};
+  size_t shift = 0;
+
+  size_t cache_bytes(int64_t bytes) const { return cache_rows * heads * slots * bytes; }
+  size_t fresh_bytes(int64_t bytes) const { return batch * heads * tokens * bytes; }
+
+  /// New tokens lie (batch, tokens, heads), as Hugging Face passes them.
+  KvSide side(std::byte* cache, const std::byte* fresh, int64_t bytes) const {
+    return {cache, heads * slots * bytes, slots * bytes, bytes, fresh, heads * tokens * bytes,
+            bytes, heads * bytes,         bytes};
+  }
+
+  void check() const {
+    std::vector<std::byte> keys = random_bytes(cache_bytes(key_bytes), 1);
+    std::vector<std::byte> values = random_bytes(cache_bytes(value_bytes), 2);
+    const std::vector<std::byte> new_keys = random_bytes(fresh_bytes(key_bytes), 3);
+    const std::vector<std::byte> new_values = random_bytes(fresh_bytes(value_bytes), 4);
+
+    DeviceBuffer<std::byte> k("keys", keys, shift), v("values", values, shift);
+    DeviceBuffer<std::byte> nk("new_keys", new_keys, shift), nv("new_values", new_values, shift);
+    DeviceBuffer<int64_t> p("positions", positions), r("rows", rows);
+    cuda::launch_kv_append(
+        {side(k.data(), nk.data(), key_bytes), side(v.data(), nv.data(), value_bytes), p.data(),
+         rows.empty() ? nullptr : r.data(), cache_rows, batch, heads, tokens, slots},
+        nullptr);
+
+    // The oracle takes only what the kernel does not leave out.
+    for (int64_t b = 0; b < batch; ++b) {
+      const int64_t row = rows.empty() ? b : rows[b];
+      if (positions[b] < 0 || row < 0 || row >= cache_rows) continue;
+      const int64_t fresh = b * heads * tokens;
+      scalar::kv_append({side(keys.data(), new_keys.data() + fresh * key_bytes, key_bytes),
+                         side(values.data(), new_values.data() + fresh * value_bytes, value_bytes),
+                         &positions[b], &row, cache_rows, 1, heads, tokens, slots},
+                        0, heads);
+    }
+    ASSERT_EQ(k.values(), keys);
+    ASSERT_EQ(v.values(), values);
+  }
+};
+
+TEST_P(KvAppendTest, EveryWordAndVectorSize) {
+  for (int64_t bytes : {1, 2, 4, 6, 8, 16, 24, 32, 256, 1040}) {
+    for (size_t shift : {0, 1, 2, 4, 8}) {
+      Case c;
+      c.key_bytes = bytes;
+      c.value_bytes = bytes == 6 ? 10 : bytes;
+      c.shift = shift;
+      ASSERT_NO_FATAL_FAILURE(c.check()) << bytes << " bytes, shifted by " << shift;
+    }
+  }
+}
+
+TEST_P(KvAppendTest, WrapsAroundAndKeepsTheLastTokens) {
+  for (int64_t tokens : {0, 1, 3, 5, 6, 13}) {
+    for (int64_t position : {0, 3, 4, 1000}) {
+      Case c;
+      c.tokens = tokens;
+      c.positions = {position, position + 2};
+      ASSERT_NO_FATAL_FAILURE(c.check()) << tokens << " tokens at " << position;
+    }
+  }
+}
+
+TEST_P(KvAppendTest, RowsInAnyOrder) {
+  Case c;
+  c.rows = {2, 0};
+  c.tokens = 2;
+  c.check();
+}
+
+TEST_P(KvAppendTest, NegativePositionsAndRowsThatAreNotThereAreLeftOut) {
+  Case c;
+  c.batch = 5;
+  c.positions = {-1, 2, INT64_MIN, 1, 4};
+  c.rows = {0, 3, 1, -1, 2};
+  c.tokens = 2;
+  c.check();
+}
+
+TEST_P(KvAppendTest, NothingToWriteLaunchesNothing) {
+  Case c;
+  c.batch = 0;
+  c.positions = {};
+  c.check();
+}
+
+// In one schedule: it takes long, and only the strides of the loops are at stake.
+TEST(KvAppend, MoreVectorsThanTheGridHas) {
+  Case c;
+  c.cache_rows = c.batch = 1;
+  c.heads = 1;
+  c.positions = {7};
+  c.key_bytes = c.value_bytes = 257;
+  c.tokens = c.slots = cuda::kMaxGridY + 3;
+  c.check();
+}
+
+}  // namespace
+}  // namespace aegis::kernels
