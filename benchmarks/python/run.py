@@ -29,6 +29,7 @@ ORDER = [
     "bench_extract_batch",
     "bench_gather_records",
     "bench_gather_records_scaled",
+    "bench_decode_attention",
     "bench_skinny_linear",
     "bench_kv_append_",
 ]

@@ -56,7 +56,8 @@ def make_mask(
     # transformers 5 says q_length and q_offset, which may be a tensor; 4 gives the positions of the queries.
     positions: Tensor | None = arguments.get("cache_position")
     if (arguments["q_length"] if positions is None else len(positions)) != 1:
-        return sdpa_mask(**arguments)
+        mask: Tensor | None = sdpa_mask(**arguments)
+        return mask
     last = arguments.get("q_offset", 0) if positions is None else positions
     if mask_function is causal_mask_function:
         mask = _causal(batch_size, last, kv_offset, attention_mask, arguments.get("device"))

@@ -40,6 +40,11 @@ MODELS = {
         SLIDING | {"attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
     ),
     "Gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", SLIDING | {"query_pre_attn_scalar": 16}),
+    "Llama4": (
+        "Llama4ForCausalLM",
+        "Llama4TextConfig",
+        SHAPE | {"head_dim": 16, "attention_chunk_size": 8, "num_local_experts": 2, "intermediate_size_mlp": 96},
+    ),
     "GptOss": ("GptOssForCausalLM", "GptOssConfig", SLIDING | {"num_local_experts": 2, "num_experts_per_tok": 1}),
 }
 # SDPA leaves out score capping (or refuses it) and sinks.
@@ -363,6 +368,17 @@ def test_compiled():
         for _ in range(3):
             spans[..., 1] += 1
             assert torch.equal(step(spans), attend(Module(), QUERY, KEY, VALUE, spans)[0])
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("window", [0, 6])
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_spans_on_cuda(window, softcap):
+    keywords = {"sliding_window": window, "softcap": softcap, "scaling": 0.3}
+    want, _ = attend(Module(), QUERY, KEY, VALUE, SPANS, **keywords)
+    got, _ = attend(Module(), *(t.cuda() for t in (QUERY, KEY, VALUE, SPANS)), **keywords)
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
 
 
 def test_bad_input_spans_for_more_queries():

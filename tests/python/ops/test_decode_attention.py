@@ -315,8 +315,3 @@ def test_bad_input(replaced, error, message):
     arguments = {"query": QUERY, "keys": KEYS, "values": VALUES, "spans": SPANS, "scale": 0.25} | replaced
     with pytest.raises(error, match=message):
         aegis.ops.decode_attention(**arguments)
-
-
-def test_bad_input_device():
-    with pytest.raises((ValueError, NotImplementedError, RuntimeError), match="device"):
-        decode_attention(QUERY, KEYS, VALUES, SPANS.to("meta"), 0.25)
