@@ -370,7 +370,6 @@ def test_compiled():
             assert torch.equal(step(spans), attend(Module(), QUERY, KEY, VALUE, spans)[0])
 
 
-@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("window", [0, 6])
 @pytest.mark.parametrize("softcap", [None, 1.5])
