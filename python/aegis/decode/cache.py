@@ -51,7 +51,7 @@ class SlottedStaticCache(cache_utils.Cache):
     **Addresses.** Buffers and ``lengths`` never move once made. No gradient flows through the cache. One thread at a
     time; all layers on one device.
 
-    ``is_compileable`` is False, so that ``generate`` does not compile the forward pass by itself, without the brackets.
+    ``is_compileable`` is False outside of steps, so that ``generate`` does not compile passes by itself, unbracketed.
 
     Cost: no memory after the first pass, except where a sliding window wraps inside what is returned (a copy of the
     window), where selected rows do not lie side by side, and in reorder_cache.

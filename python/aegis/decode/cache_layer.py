@@ -23,9 +23,6 @@ class SlottedLayer(CacheLayerMixin):
     What only the cache as a whole can do (crop, reset, reorder) is asked of the cache.
     """
 
-    # To transformers this means: generate may compile the forward pass by itself. It would not bracket it with
-    # begin_step and commit_step, and 4.57 refuses assisted generation for it.
-    is_compileable = False
     supports_early_init = True
 
     def __init__(
@@ -47,6 +44,15 @@ class SlottedLayer(CacheLayerMixin):
         self.max_cache_len: int = self._positions.host.capacity
         self.batch_size: int = self._positions.host.rows
         self.max_batch_size = self.batch_size
+
+    @property
+    def is_compileable(self) -> bool:
+        """Whether whole buffers are returned, so that transformers must make a mask even for one token.
+
+        Elsewhere it means to transformers that ``generate`` may compile the forward pass by itself: it would not bracket
+        it with begin_step and commit_step, and 4.57 refuses assisted generation. So it is False outside of steps.
+        """
+        return self._by_tensors()
 
     @property
     def wraps(self) -> bool:

@@ -24,7 +24,7 @@ def reference(cache: torch.Tensor, fresh: torch.Tensor, positions: list[int], ro
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.flatten().view(torch.uint8)
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).flatten().view(torch.uint8)
 
 
 def check(keys, values, new_keys, new_values, positions, rows=None):
