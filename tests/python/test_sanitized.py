@@ -148,6 +148,30 @@ def test_skinny_linear(dtype: torch.dtype, rows: int) -> None:
         assert torch.equal(got, (x.long() @ weight.long().t()).to(dtype))
 
 
+@pytest.mark.parametrize("tokens", [1, 4, 9])
+def test_kv_append_(tokens: int) -> None:
+    for size in (1, 33, 128):
+        keys, values = torch.zeros(3, 2, 5, size), torch.zeros(3, 2, 5, size, dtype=torch.bfloat16)
+        new = torch.randint(-9, 9, (2, tokens, 2, size)).float().transpose(1, 2)
+        torch.ops.aegis.kv_append_(keys, values, new, new.bfloat16(), torch.tensor([3, 11]), torch.tensor([2, 0]))
+        for row, batch, first in ((2, 0, 3), (0, 1, 11)):
+            for token in range(max(tokens - 5, 0), tokens):
+                for buffer in (keys, values):
+                    assert torch.equal(buffer[row, :, (first + token) % 5].float(), new[batch, :, token])
+
+
+def test_kv_slots() -> None:
+    slots = aegis._C.KvSlots(3, 10, [(4, 2)])
+    assert slots.begin([2, 0], 6)
+    slots.commit()
+    slots.crop([2, 0], [1, 6])
+    slots.gather([2])
+    assert (slots.lengths, slots.rows_in_use, slots.croppable(0)) == ([5, 0, 0], [0], 2)
+    with pytest.raises(ValueError, match="expected at most 10 tokens"):
+        slots.begin([0, 1], 6)
+    assert slots.copy().lengths == [5, 0, 0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("heads", [2, 6, 14])
 def test_decode_attention(dtype: torch.dtype, heads: int) -> None:

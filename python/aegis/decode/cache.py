@@ -113,6 +113,19 @@ class SlottedStaticCache(cache_utils.Cache):
         """The same as the constructor."""
         return cls(config, batch_size, max_cache_len, **options)
 
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes the (batch, heads, tokens, size) of new tokens into a layer, and returns what their queries may see.
+
+        Views of the buffers, as long as that lies together in them: to be read before the next pass.
+
+        Raises:
+            ValueError: a batch of more rows than there are or are selected, a row without room (in the first layer,
+                before anything is written), another shape than in the layers before, or another dtype or device.
+        """
+        return self._stored[layer_idx].update(key_states, value_states)
+
     # Sizes and lengths
 
     @property

@@ -14,7 +14,8 @@ from aegis.decode.cache_storage import Storage
 
 __all__ = ["SlottedLayer"]
 
-_append = torch.ops.aegis.kv_append_.default
+# Called once a layer and token: past the Python method around the operator, which takes a quarter of its time.
+_append = getattr(torch.ops.aegis.kv_append_.default, "_op", torch.ops.aegis.kv_append_)
 
 
 class SlottedLayer(CacheLayerMixin):
@@ -49,8 +50,9 @@ class SlottedLayer(CacheLayerMixin):
     def is_compileable(self) -> bool:
         """Whether whole buffers are returned, so that transformers must make a mask even for one token.
 
-        Elsewhere it means to transformers that ``generate`` may compile the forward pass by itself: it would not bracket
-        it with begin_step and commit_step, and 4.57 refuses assisted generation. So it is False outside of steps.
+        Elsewhere it means to transformers that ``generate`` may compile the forward pass by itself: it would not
+        bracket it with begin_step and commit_step, and 4.57 refuses assisted generation. So it is False outside of
+        steps.
         """
         return self._by_tensors()
 
@@ -81,18 +83,17 @@ class SlottedLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Writes the new tokens and returns all that their queries may see. No gradient flows through the cache."""
-        if torch.is_grad_enabled():
+        if key_states.requires_grad or value_states.requires_grad:
             key_states, value_states = key_states.detach(), value_states.detach()
-        if key_states.stride(3) != 1:
-            key_states = key_states.contiguous()
-        if value_states.stride(3) != 1:
-            value_states = value_states.contiguous()
-        positions = self._positions
+        if key_states.stride(3) != 1 or value_states.stride(3) != 1:
+            key_states, value_states = key_states.contiguous(), value_states.contiguous()
         if self._by_tensors():
             return self._update_by_tensors(key_states, value_states)
+        positions = self._positions
         batch, _, tokens, _ = key_states.shape
         if self._first or positions.open is None:
             positions.begin(batch, tokens)
+            positions.by_spans = tokens == 1 and self._reads_spans()
         elif positions.open != (batch, tokens):
             raise ValueError(
                 f"layer {self.index}: expected (batch, tokens) {positions.open}, as in the layers before, "
@@ -100,36 +101,32 @@ class SlottedLayer(CacheLayerMixin):
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        seen = self._write_and_read(key_states, value_states)
+        seen = self._write_and_read(key_states, value_states, batch, tokens)
         if self._last:
             positions.commit()
         return seen
 
-    def _write_and_read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        batch, tokens, longest = keys.shape[0], keys.shape[2], self._positions.longest
-        if tokens == 1 and self._read_by_spans():
-            self._append(keys, values)
-            count = longest + 1 if self.window is None and self._positions.selected is not None else self.slots
-            return self._read(batch, 0, count, 0)
-        start, count = self.seen(self._positions.shortest, longest, tokens)
+    def _write_and_read(self, keys: Tensor, values: Tensor, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
+        positions = self._positions
+        if positions.by_spans:
+            _append(self.keys, self.values, keys, values, positions.at, positions.selection)
+            copied = self.window is None and positions.selected is not None
+            return self._read(batch, 0, positions.longest + 1 if copied else self.slots, 0)
+        start, count = self.seen(positions.shortest, positions.longest, tokens)
         if count <= self.slots:
-            self._append(keys, values)
+            _append(self.keys, self.values, keys, values, positions.at, positions.selection)
             return self._read(batch, start, count, tokens)
         # The new tokens will overwrite some that their first queries still see.
         old_keys, old_values = self._read(batch, start, count - tokens, 0)
         seen = torch.cat([old_keys, keys], 2), torch.cat([old_values, values], 2)
-        self._append(keys, values)
+        _append(self.keys, self.values, keys, values, positions.at, positions.selection)
         return seen
-
-    def _append(self, keys: Tensor, values: Tensor) -> None:
-        positions = self._positions
-        _append(self.keys, self.values, keys, values, positions.where(len(keys)), positions.selection)
 
     def _by_tensors(self) -> bool:
         """Whether no number of Python's may enter."""
         return self._positions.bracketed or capturing(self._positions.lengths.device)
 
-    def _read_by_spans(self) -> bool:
+    def _reads_spans(self) -> bool:
         """Whether the attention reads slots itself (aegis.decode.attention)."""
         return getattr(self._config, "_attn_implementation", None) == "aegis"
 
@@ -165,7 +162,7 @@ class SlottedLayer(CacheLayerMixin):
 
     def _rows(self, buffer: Tensor, batch: int, slot: int, count: int) -> Tensor:
         if count != self.slots:
-            buffer = buffer.narrow(2, slot, count)
+            buffer = buffer[:, :, slot : slot + count]
         selected = self._positions.selected
         if selected is None:
             return buffer if batch == self.batch_size else buffer[:batch]
@@ -193,7 +190,8 @@ class SlottedLayer(CacheLayerMixin):
             self.lazy_initialization(keys, values)
         batch, _, tokens, _ = keys.shape
         self._positions.batch_rows(batch)
-        self._append(keys, values)
+        positions = self._positions
+        torch.ops.aegis.kv_append_(self.keys, self.values, keys, values, positions.where(batch), positions.selection)
         start, count = self._static_window(tokens)
         if start is None:
             seen = self._read(batch, 0, self.slots, 0)
@@ -205,7 +203,7 @@ class SlottedLayer(CacheLayerMixin):
 
     def _static_window(self, tokens: int) -> tuple[int | None, int]:
         """(how far before the row's end the window starts, or None for whole buffers; count)."""
-        if self.window is None or not self.wraps or (tokens == 1 and self._read_by_spans()):
+        if self.window is None or not self.wraps or (tokens == 1 and self._reads_spans()):
             return None, self.slots
         count = self.window - 1 + tokens
         if count > self.slots:
@@ -233,7 +231,7 @@ class SlottedLayer(CacheLayerMixin):
                 "attention_mask=cache.attention_mask(tokens) and position_ids=cache.position_ids(tokens), or select "
                 "rows of one length with cache.rows"
             )
-        if tokens == 1 and self._read_by_spans():
+        if tokens == 1 and self._reads_spans():
             return longest + 1, 0
         first, count = self.seen(shortest, longest, tokens)
         return count, first

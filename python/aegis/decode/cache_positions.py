@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,12 +41,22 @@ class Positions:
         """(batch, tokens) of the eager pass that has begun."""
         self.shortest = self.longest = 0
         """Lengths of the rows of that pass."""
+        self.at = self.lengths
+        """Their positions on the device: what where() gave."""
+        self.by_spans = False
+        """Whether the attention of that pass reads slots itself (aegis.decode.attention)."""
         self._all_rows = list(range(rows))
+        self._mapped = self._map()
+
+    def _map(self) -> Any:
+        """The lengths as a NumPy array over the same memory, where the host can write them: no operator to call."""
+        return self.lengths.numpy() if self.lengths.device.type == "cpu" else None
 
     def place(self, device: torch.device) -> None:
         """Moves to the device of the first keys and values."""
         if self.lengths.device != device:
             self.lengths, self.growth = self.lengths.to(device), self.growth.to(device)
+            self._mapped = self._map()
             self.selection = None if self.selection is None else self.selection.to(device)
 
     def current_rows(self) -> list[int]:
@@ -84,8 +95,9 @@ class Positions:
         """Opens an eager pass; nothing has been written yet, and nothing is if this raises."""
         rows = self.batch_rows(batch)
         if self.host.begin(rows, tokens):
-            self._publish()
+            self._publish_growth()
         self.shortest, self.longest = self.host.length_range(rows)
+        self.at = self.where(batch)
         self.open = (batch, tokens)
 
     def commit(self) -> None:
@@ -93,12 +105,15 @@ class Positions:
         assert self.open is not None
         batch, tokens = self.open
         self.host.commit()
-        self.advance(batch, tokens)
+        if self._mapped is None:
+            self.advance(batch, tokens)
+        else:
+            self._publish_lengths()
         self.open = None
 
     def begin_bracket(self, rows: list[int], tokens: int) -> None:
         if self.host.begin(rows, tokens):
-            self._publish()
+            self._publish_growth()
         self.open = None
         self.bracketed = True
 
@@ -108,7 +123,7 @@ class Positions:
             self.host.commit()
         else:
             self.host.abort()
-            self._publish()
+            self._publish_lengths()
 
     def where(self, batch: int) -> Tensor:
         """(batch,) positions of the next tokens. May be a view of ``lengths``."""
@@ -133,7 +148,7 @@ class Positions:
     def crop(self, tokens: Sequence[int]) -> None:
         """Takes tokens off the current rows, at most all of them."""
         self.host.crop(self.current_rows(), tokens)
-        self._changed()
+        self._changed(rows=False)
 
     def acquire(self) -> int:
         row = self.host.acquire()
@@ -152,13 +167,19 @@ class Positions:
         self.host.gather(sources)
         self._changed()
 
-    def _changed(self) -> None:
+    def _changed(self, rows: bool = True) -> None:
+        """Brings the host's numbers to the device, after a change between passes."""
         self.open = None
         self.bracketed = False
-        self._publish()
+        self._publish_lengths()
+        if rows:
+            self._publish_growth()
 
-    def _publish(self) -> None:
-        """Brings the host's numbers to the device."""
-        lengths = self.host.lengths
-        self.lengths.copy_(torch.tensor(lengths))
+    def _publish_lengths(self) -> None:
+        if self._mapped is None:
+            self.lengths.copy_(torch.tensor(self.host.lengths))
+        else:
+            self._mapped[:] = self.host.lengths
+
+    def _publish_growth(self) -> None:
         self.growth.copy_(torch.tensor([int(self.host.in_use(row)) for row in self._all_rows]))

@@ -143,7 +143,8 @@ def test_rollback_removes_the_tail_only_case2_case43(family, kept):
     while length + 6 <= 60:
         drafted = torch.cat([ids[:, length : length + kept], wrong[:, length + kept : length + 5]], 1)
         forward(model, drafted, cache)
-        cache.crop(kept - 5)
+        if kept < 5:
+            cache.crop(kept - 5)
         length += kept
         assert cache.get_seq_length() == length
         got = forward(model, ids[:, length : length + 1], cache)

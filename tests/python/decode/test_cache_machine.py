@@ -95,7 +95,7 @@ class Machine(RuleBasedStateMachine):
         counts = [data.draw(st.integers(0, 8)) for _ in rows]
         if data.draw(st.booleans()):
             counts = counts[:1] * len(rows)
-        even = len(set(counts)) == 1 and data.draw(st.booleans())
+        even = len(set(counts)) == 1 and counts[0] > 0 and data.draw(st.booleans())
         argument = -counts[0] if even else [-count for count in counts]
         if not all(count == 0 or self.croppable(row, count) for row, count in zip(rows, counts, strict=True)):
             with pytest.raises(ValueError, match="expected to lose at most"):
