@@ -81,10 +81,10 @@ bool KvSlots::begin(std::span<const int64_t> rows, int64_t tokens) {
     check<std::invalid_argument>(std::find(rows.begin(), end, rows[i]) == end,
                                  "rows: expected each row once, got row ", rows[i], " twice");
     const Row& row = rows_[rows[i]];
-    check<std::length_error>(tokens <= capacity_ - row.length, "row ", rows[i],
-                             ": expected at most ", capacity_,
+    const int64_t need = row.length + std::min(tokens, INT64_MAX - row.length);
+    check<std::length_error>(need <= capacity_, "row ", rows[i], ": expected at most ", capacity_,
                              " tokens, the cache's capacity, got ", row.length, " + ", tokens,
-                             " = ", row.length + tokens, "; nothing was written");
+                             " = ", need, "; nothing was written");
     check<std::invalid_argument>(
         row.length == 0 || row.length >= least_length(row), "row ", rows[i],
         ": expected a window that is whole, but a forward pass that was not completed wrote up to ",

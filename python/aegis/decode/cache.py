@@ -53,8 +53,8 @@ class SlottedStaticCache(cache_utils.Cache):
 
     ``is_compileable`` is False outside of steps, so that ``generate`` does not compile passes by itself, unbracketed.
 
-    Cost: no memory after the first pass, except where a sliding window wraps inside what is returned (a copy of the
-    window), where selected rows do not lie side by side, and in reorder_cache.
+    Cost: after the first pass no keys or values are allocated, except where a sliding window wraps inside what is
+    returned (a copy of the window), where selected rows do not lie side by side, and in reorder_cache.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SlottedStaticCache(cache_utils.Cache):
         }
         shapes = planned_shapes(self._config)
         self._positions = Positions(batch_size, max_cache_len, sorted(windows), torch.device(device or "cpu"))
-        self._storage = Storage(batch_size, slots, alike=len(set(shapes)) == 1)
+        self._storage = Storage(batch_size, slots, shapes)
         stored = [index for index, plan in enumerate(plans) if plan.stored]
         shared = (self._config, self._positions, self._storage)
         self._step = 0

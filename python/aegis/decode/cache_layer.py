@@ -89,6 +89,8 @@ class SlottedLayer(CacheLayerMixin):
             key_states, value_states = key_states.contiguous(), value_states.contiguous()
         if self._by_tensors():
             return self._update_by_tensors(key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
         positions = self._positions
         batch, _, tokens, _ = key_states.shape
         if self._first or positions.open is None:
@@ -99,8 +101,6 @@ class SlottedLayer(CacheLayerMixin):
                 f"layer {self.index}: expected (batch, tokens) {positions.open}, as in the layers before, "
                 f"got {(batch, tokens)}"
             )
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         seen = self._write_and_read(key_states, value_states, batch, tokens)
         if self._last:
             positions.commit()
@@ -189,16 +189,16 @@ class SlottedLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         batch, _, tokens, _ = keys.shape
-        self._positions.batch_rows(batch)
         positions = self._positions
+        positions.batch_rows(batch)
         torch.ops.aegis.kv_append_(self.keys, self.values, keys, values, positions.where(batch), positions.selection)
         start, count = self._static_window(tokens)
         if start is None:
             seen = self._read(batch, 0, self.slots, 0)
         else:
-            seen = self._gather((self._positions.where(batch) - start).clamp(min=0), count)
+            seen = self._gather((positions.where(batch) - start).clamp(min=0), count)
         if self._last:
-            self._positions.advance(batch, tokens)
+            positions.advance(batch, tokens)
         return seen
 
     def _static_window(self, tokens: int) -> tuple[int | None, int]:
@@ -221,7 +221,10 @@ class SlottedLayer(CacheLayerMixin):
         """
         tokens = query_length if isinstance(query_length, int) else len(query_length)
         positions = self._positions
+        spans = tokens == 1 and self._reads_spans()
         if self._by_tensors():
+            if spans:
+                return self.max_cache_len, 0
             start, count = self._static_window(tokens)
             return count, 0 if start is None else (self._positions.device_length() - start).clamp(min=0)
         shortest, longest = positions.length_range()
@@ -231,7 +234,7 @@ class SlottedLayer(CacheLayerMixin):
                 "attention_mask=cache.attention_mask(tokens) and position_ids=cache.position_ids(tokens), or select "
                 "rows of one length with cache.rows"
             )
-        if tokens == 1 and self._reads_spans():
+        if spans:
             return longest + 1, 0
         first, count = self.seen(shortest, longest, tokens)
         return count, first

@@ -30,9 +30,10 @@ class Positions:
 
     def __init__(self, rows: int, capacity: int, windows: Sequence[tuple[int, int]], device: torch.device) -> None:
         self.host = _C.KvSlots(rows, capacity, windows)
-        self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
-        # 1 for rows in use: what they advance by for each token, where the host has no say.
-        self.growth = torch.zeros_like(self.lengths)
+        with torch.inference_mode(False):  # tensors made in that mode could not be written outside of it
+            self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+            # 1 for rows in use: what they advance by for each token, where the host has no say.
+            self.growth = torch.zeros_like(self.lengths)
         self.selected: list[int] | None = None
         self.selection: Tensor | None = None
         self.bracketed = False
@@ -55,7 +56,8 @@ class Positions:
     def place(self, device: torch.device) -> None:
         """Moves to the device of the first keys and values."""
         if self.lengths.device != device:
-            self.lengths, self.growth = self.lengths.to(device), self.growth.to(device)
+            with torch.inference_mode(False):
+                self.lengths, self.growth = self.lengths.to(device), self.growth.to(device)
             self._mapped = self._map()
             self.selection = None if self.selection is None else self.selection.to(device)
 

@@ -16,19 +16,19 @@ __all__ = ["Storage"]
 class Storage:
     """Keys and values of every layer, (rows, heads, slots, size): on a CPU, cut from one arena.
 
-    They are made when told to, by :meth:`reserve`, or when the first layer is asked for, on the assumption that all
-    are like it. A layer that turns out otherwise then gets memory of its own.
+    They are made when told to, by :meth:`reserve`, or when the first layer is asked for: as planned if that one is, and
+    otherwise all like it. A layer that turns out different then gets memory of its own.
 
     Args:
         rows: of the cache.
         slots: of each layer; 0 where it keeps nothing.
-        alike: whether that assumption is made.
+        planned: the shapes that the configuration tells. Tensor parallelism, for one, has fewer heads.
     """
 
-    def __init__(self, rows: int, slots: list[int], alike: bool) -> None:
+    def __init__(self, rows: int, slots: list[int], planned: list[Shape]) -> None:
         self._rows = rows
         self._slots = slots
-        self._alike = alike
+        self._planned = planned
         self._told = False
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -48,8 +48,10 @@ class Storage:
             ValueError: they do not fit the buffers that were made.
         """
         shape = (keys.shape[1], keys.shape[3], values.shape[3])
-        if not self._buffers and self._alike:
-            self._make({i: shape for i, slots in enumerate(self._slots) if slots}, keys.dtype, keys.device)
+        if not self._buffers:
+            as_planned = self._planned[layer] == shape
+            shapes = {i: self._planned[i] if as_planned else shape for i, slots in enumerate(self._slots) if slots}
+            self._make(shapes, keys.dtype, keys.device)
         if layer not in self._buffers or (not self._told and self._shape(layer) != shape):
             self._make({layer: shape}, keys.dtype, keys.device)
         mine = self._buffers[layer]

@@ -12,6 +12,7 @@ import pytest
 import tiny
 import torch
 import transformers
+from aegis.decode.cache_storage import Storage
 
 VERSION_5 = int(transformers.__version__.split(".")[0]) >= 5
 NEW = 24
@@ -334,8 +335,8 @@ def test_no_gradient_is_needed_and_none_flows():
 def test_inference_mode_first_and_no_grad_after():
     model = tiny.make("llama")
     ids, _ = tiny.prompt(1)
-    cache = slotted(model)
     with torch.inference_mode():
+        cache = slotted(model)
         model(ids, past_key_values=cache)
     forward(model, ids, cache)
     cache.reset()
@@ -375,6 +376,21 @@ def test_early_initialization():
         other.early_initialization(3, 2, 8, torch.float32, "cpu")
     other.early_initialization(2, [2, 1, 2, 1], [8, 4, 8, 4], torch.float32, "cpu")
     assert [tuple(layer.keys.shape) for layer in other.layers] == [(2, 2, 7, 8), (2, 1, 64, 4)] * 2
+
+
+@pytest.mark.parametrize("shapes", [[(2, 8, 8)] * 3, [(2, 8, 8), (1, 4, 4), (2, 8, 8)]], ids=["alike", "different"])
+@pytest.mark.parametrize("heads", [2, 1], ids=["as planned", "half of the heads"])
+def test_buffers_follow_the_first_layer_that_is_seen(shapes, heads):
+    storage = Storage(2, [5, 3, 0], shapes)
+    first = torch.zeros(2, heads, 1, 8)
+    keys, _ = storage.take(0, first, first)
+    assert keys.shape == (2, heads, 5, 8)
+    second = torch.zeros(2, shapes[1][0], 1, shapes[1][1])
+    keys, values = storage.take(1, second, second[..., :3])  # not what was foreseen
+    assert keys.shape == (2, shapes[1][0], 3, shapes[1][1])
+    assert values.shape == (2, shapes[1][0], 3, 3)
+    with pytest.raises(ValueError, match=r"layer 0: expected \(heads, key size, value size\) .*float32 on cpu, got"):
+        storage.take(0, first.half(), first.half())
 
 
 def test_a_first_pass_unlike_what_was_made_is_refused():
