@@ -163,7 +163,7 @@ bool Feeder::wait_ready(std::chrono::nanoseconds limit) {
   if (filler_->quick() &&
       next_fill_.compare_exchange_strong(not_begun, taken_ + 1, std::memory_order_relaxed)) {
     wake_fillers_if_due();  // for the batches behind it
-    fill(job(taken_));
+    fill_here(job(taken_));
   } else {
     wake_fillers();
   }
@@ -190,20 +190,18 @@ Batch Feeder::take() {
   if (options_.threads == 0) {
     const Clock::time_point start = Clock::now();
     next_fill_.store(taken_ + 1, std::memory_order_relaxed);
-    fill(oldest);
+    fill_here(oldest);
     wait_ns_ += ns_since(start);
   }
   while (!wait_ready(kNap)) {
   }
-  check_alive();  // stop() ends the wait, too
+  std::exception_ptr error;
+  Batch batch = take_out(oldest, error);
   ++taken_;
   if (taken_ == options_.depth) {
     warm_fresh_ = pool_->stats().fresh;
     allocations_ = 0;
   }
-  Batch batch = std::move(oldest.batch);
-  oldest.batch = Batch{};
-  const std::exception_ptr error = std::exchange(oldest.error, nullptr);
   if (schedule_ && next_step_ < schedule_->steps()) {
     submit_step();
   } else {
@@ -212,6 +210,18 @@ Batch Feeder::take() {
   if (error) std::rethrow_exception(error);
   samples_ += batch.count;
   return batch;
+}
+
+void Feeder::fill_here(Job& job) {
+  const std::lock_guard lock(ring_mutex_);
+  if (!stopping_.load(std::memory_order_relaxed)) fill(job);
+}
+
+Batch Feeder::take_out(Job& oldest, std::exception_ptr& error) {
+  const std::lock_guard lock(ring_mutex_);
+  check_alive();  // stop() ends the wait, too
+  error = std::exchange(oldest.error, nullptr);
+  return std::exchange(oldest.batch, Batch{});
 }
 
 Feeder::Stats Feeder::stats() const {
@@ -306,6 +316,12 @@ void Feeder::stop() noexcept {
   }
   for (std::thread& thread : shared_->threads) thread.join();
   shared_->threads.clear();
+  const std::lock_guard lock(ring_mutex_);
+  for (Job& job : shared_->ring) {
+    job.batch = Batch{};
+    job.error = nullptr;
+    job.filled.store(false, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace aegis

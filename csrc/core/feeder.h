@@ -85,8 +85,7 @@ class Feeder {
   Batch take();
 
   /// Ends the threads and joins them, which takes until the batches being filled are done. Batches
-  /// not taken are dropped; their slots return when the feeder is destroyed. Idempotent. Not for a
-  /// filler to call.
+  /// not taken are dropped, and their slots return. Idempotent. Not for a filler to call.
   void stop() noexcept;
 
   const BatchFiller& filler() const { return *filler_; }
@@ -136,6 +135,8 @@ class Feeder {
   void wake_fillers_if_due();
   void submit_step();
   void fill(Job& job) noexcept;
+  void fill_here(Job& job);
+  Batch take_out(Job& oldest, std::exception_ptr& error);
   void run(int thread_index) noexcept;
   void wake_fillers();
 
@@ -175,6 +176,9 @@ class Feeder {
   std::atomic<bool> stopping_{false};
 
   std::mutex stop_mutex_;  // one stop() at a time
+  // Held by the consumer while it fills a job or takes a batch out of one, and by stop() while it
+  // empties the ring, when the threads have ended. Whoever holds it looks at stopping_.
+  std::mutex ring_mutex_;
 };
 
 }  // namespace aegis

@@ -127,6 +127,11 @@ std::vector<SlotLane::Owned> SlotLane::count_need(size_t bytes) {
   return surplus;
 }
 
+void SlotLane::check_not_forked() const {
+  check<std::runtime_error>(generation_ == fork_generation(),
+                            "this lane was made before fork() and belongs to the parent");
+}
+
 // In the members below, slots that go are destroyed after the lock is let go: that takes system
 // calls of milliseconds. Leases are made without it, for they return the slot where they fail.
 
@@ -137,6 +142,7 @@ SlotLane::Lease SlotLane::lease(Owned slot) {
 }
 
 void SlotLane::note(size_t bytes) {
+  check_not_forked();
   check<std::invalid_argument>(bytes > 0, "bytes: expected at least 1, got 0");
   std::vector<Owned> surplus;
   const std::lock_guard lock(mutex_);
@@ -144,6 +150,7 @@ void SlotLane::note(size_t bytes) {
 }
 
 SlotLane::Lease SlotLane::acquire(size_t bytes) {
+  check_not_forked();
   check<std::invalid_argument>(bytes > 0, "bytes: expected at least 1, got 0");
   std::vector<Owned> surplus;
   Owned slot;
@@ -159,6 +166,7 @@ SlotLane::Lease SlotLane::acquire(size_t bytes) {
 }
 
 SlotLane::Lease SlotLane::lend() {
+  check_not_forked();
   std::vector<Owned> surplus;
   Owned slot;
   {
@@ -173,6 +181,7 @@ SlotLane::Lease SlotLane::lend() {
 }
 
 SlotLane::Lease SlotLane::adopt(uint64_t offset, size_t bytes) {
+  check_not_forked();
   const bool known = file_ != nullptr && bytes > 0 && bytes % page_size() == 0 &&
                      offset % page_size() == 0 && offset >= SharedFile::first() &&
                      offset < file_->reserved() && bytes <= file_->reserved() - offset;

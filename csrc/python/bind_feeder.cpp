@@ -23,29 +23,51 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kSlice = std::chrono::milliseconds(50);  // between two looks for signals
 
-/// Sample numbers from a list or tuple of ints (what samplers give) or from an int64 array.
+/// Whether a data set must take `index` for a number. Much that can be turned into one (True, a
+/// tensor of one element) means something else to tensors.
+bool is_number(PyObject* index) {
+  if (PyLong_Check(index)) return !PyBool_Check(index);
+  static const py::handle numpy_integer =
+      py::object(py::module_::import("numpy").attr("integer")).release();
+  return PyObject_IsInstance(index, numpy_integer.ptr()) == 1;
+}
+
+[[noreturn]] void refuse_indices(const std::string& got) {
+  throw py::type_error("indices: expected ints, in a list or a 1-D array, got " + got);
+}
+
+void read_list(py::handle indices, std::vector<int64_t>& out) {
+  PyObject** items = PySequence_Fast_ITEMS(indices.ptr());
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(indices.ptr());
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!is_number(items[i])) refuse_indices(py::repr(items[i]));
+    const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(items[i]));
+    if (!index) throw py::error_already_set();
+    const int64_t value = PyLong_AsLongLong(index.ptr());
+    if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    out.push_back(value);
+  }
+}
+
+/// Sample numbers from a list or tuple of ints (what samplers give) or from an array of a type that
+/// int64 holds. Throws py::type_error for anything else and where there are none, and what Python
+/// raises for an int beyond 64 bits.
 std::vector<int64_t>& read_indices(py::handle indices, std::vector<int64_t>& out) {
   out.clear();
   if (PyList_CheckExact(indices.ptr()) || PyTuple_CheckExact(indices.ptr())) {
-    PyObject** items = PySequence_Fast_ITEMS(indices.ptr());
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(indices.ptr());
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      // Also NumPy integers and one-element tensors, by way of __index__.
-      const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(items[i]));
-      if (!index) throw py::error_already_set();
-      const int64_t value = PyLong_AsLongLong(index.ptr());
-      if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-      out.push_back(value);
-    }
-    return out;
+    read_list(indices, out);
+  } else if (py::isinstance<py::array>(indices)) {
+    const auto given = py::reinterpret_borrow<py::array>(indices);
+    const py::dtype dtype = given.dtype();
+    const bool fits = dtype.kind() == 'i' || (dtype.kind() == 'u' && dtype.itemsize() < 8);
+    if (!fits || given.ndim() != 1) refuse_indices(py::repr(indices));
+    const auto array = py::array_t<int64_t, py::array::c_style>::ensure(indices);
+    if (!array) throw py::error_already_set();
+    out.assign(array.data(), array.data() + array.size());
+  } else {
+    refuse_indices(py::str(py::type::of(indices)));
   }
-  const auto array = py::array_t<int64_t, py::array::c_style>::ensure(indices);
-  if (!array || array.ndim() != 1) {
-    PyErr_Clear();
-    throw py::type_error("indices: expected a list of ints or a 1-D int64 array, got " +
-                         std::string(py::str(py::type::of(indices))));
-  }
-  out.assign(array.data(), array.data() + array.size());
+  if (out.empty()) refuse_indices("none");
   return out;
 }
 
@@ -67,6 +89,7 @@ class PyFeeder {
   }
 
   void submit(py::handle indices) {
+    const Turn turn(*this);
     read_indices(indices, indices_);
     feeder_->submit(indices_.data(), static_cast<int64_t>(indices_.size()));
   }
@@ -77,6 +100,7 @@ class PyFeeder {
                             std::to_string(feeder_->filler().fields().size()) + " fields, got " +
                             std::to_string(addresses.size()));
     }
+    const Turn turn(*this);
     FieldPointers memory{};
     for (size_t f = 0; f < addresses.size(); ++f)
       memory[f] = reinterpret_cast<std::byte*>(addresses[f]);
@@ -86,6 +110,7 @@ class PyFeeder {
 
   /// The next batch as a list of tensors, or None when it went to the caller's memory.
   py::object next(double timeout) {
+    const Turn turn(*this);
     if (feeder_->outstanding() == 0) throw py::stop_iteration();
     Batch batch = take(timeout);
     if (!batch.lease) return py::none();
@@ -109,6 +134,24 @@ class PyFeeder {
   Feeder& feeder() { return *feeder_; }
 
  private:
+  /// A feeder has one consumer at a time, but waits let go of the GIL and run signal handlers.
+  class Turn {
+   public:
+    explicit Turn(PyFeeder& feeder) : feeder_(feeder) {
+      if (feeder.in_use_) {
+        throw std::runtime_error(
+            "this iterator is in use: by another thread, or by what a signal handler interrupted");
+      }
+      feeder.in_use_ = true;
+    }
+    ~Turn() { feeder_.in_use_ = false; }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    PyFeeder& feeder_;
+  };
+
   Batch take(double timeout) {
     if (feeder_->options().threads == 0) {
       const py::gil_scoped_release release;
@@ -135,6 +178,7 @@ class PyFeeder {
   std::unique_ptr<Feeder> feeder_;
   const py::object from_dlpack_;
   const bool reuse_;
+  bool in_use_ = false;  // guarded by the GIL
   SlotLease last_;
   std::vector<int64_t> indices_;
   std::vector<int64_t> shape_;  // of the tensor being made

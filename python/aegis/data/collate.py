@@ -116,11 +116,8 @@ class InProcessCollate:
     def _memory(self, shape: tuple[int, ...], dtype: torch.dtype, nbytes: int) -> Tensor | None:
         if self._pinned is not None:
             return self._pinned(shape, dtype)
-        lanes = self._transport.lanes
-        if self._placed == len(lanes):
-            lanes.append(_C.SlotLane())
         try:
-            slot = lanes[self._placed].acquire(nbytes)
+            slot = self._transport.lane(self._placed).acquire(nbytes)
         except RuntimeError:
             self._no_memory = True
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import Any
 
@@ -30,6 +31,7 @@ class Delivery:
         """Which way batches come, and why: starts with "native", "arena" or "torch"."""
         self.totals: dict[str, float] = {}  # of native iterators that are closed
         self.transport = Transport()
+        self._process = os.getpid()
         self._pool: _C.SlotPool | None = None
         self._iterators: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
 
@@ -58,6 +60,7 @@ class Delivery:
 
     def iterator(self, loader: DataLoader[Any]) -> _BaseDataLoaderIter:
         """A new iterator, on the path chosen, through the epoch of ``progress``."""
+        self._leave_to_parent()
         iterator: _BaseDataLoaderIter
         if loader.num_workers > 0:
             loader.check_worker_number_rationality()
@@ -73,14 +76,26 @@ class Delivery:
     def restart(self, loader: DataLoader[Any]) -> None:
         """Called by an iterator that starts anew, before it reads ``progress`` and ``source``."""
 
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the iterators and slots that it inherits are the parent's."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._pool = None
+            self._iterators = weakref.WeakSet()
+
     def slot_pool(self, batch_size: int, filler: _C.BatchFiller, depth: int) -> _C.SlotPool:
         """Slots for the ring and for the two batches that a ``for`` loop holds; kept from epoch to epoch."""
+        self._leave_to_parent()
         if self._pool is None:
-            self._pool = _C.SlotPool(max(1, filler.batch_bytes(batch_size)), depth + 2)
+            rows = min(batch_size, filler.samples)
+            batches = -(-filler.samples // rows)
+            # Where all data is a batch or two, one for each of them and for those of the epoch before.
+            self._pool = _C.SlotPool(max(1, filler.batch_bytes(rows)), min(depth + 2, 2 * batches))
         return self._pool
 
     def stats(self) -> dict[str, float]:
         """Counters of the path chosen, as :meth:`aegis.FlatArenaDataLoader.stats` explains them."""
+        self._leave_to_parent()
         totals = dict(self.totals)
         for iterator in list(self._iterators):
             if isinstance(iterator, NativeIter) and iterator.live:
@@ -95,6 +110,7 @@ class Delivery:
 
     def close(self) -> None:
         """Ends threads and worker processes. Batches already handed out stay valid. Can be repeated."""
+        self._leave_to_parent()
         for iterator in list(self._iterators):
             if isinstance(iterator, NativeIter):
                 iterator.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import warnings
 from collections.abc import Callable, Iterable
@@ -50,9 +51,18 @@ class FlatArenaDataLoader(DataLoader[Any]):
             included) is gone, and when all slots are held a fresh one is made. Has an effect on the native path alone.
 
     Batches have the structure that torch returns: over tokens a list ``[inputs, targets]`` of fresh int64 tensors.
+    They cannot be grown by ``resize_``, and those of workers are not shared memory, as torch's are.
+
     Threads read tensors and arrays in place: values may be changed at any time, but as long as an iterator lives, their
-    memory must stay (``resize_``, ``share_memory_`` and sending a tensor to another process replace it; ``next()``
-    raises where it finds that).
+    memory must stay. ``resize_`` is refused from then on. ``share_memory_`` and sending a tensor to another process
+    replace the memory without asking: ``next()`` raises where it finds that, but a thread that is reading at that
+    moment may crash the process. Share such tensors before the first iterator is made. Errors in threads are raised by
+    ``next()`` in their batch's turn, plain, as without workers: torch's "Caught X in DataLoader worker process" and the
+    worker's traceback have no place there.
+
+    After a fork(), parent and child may both go on with a loader: each has slots, threads and workers of its own, and
+    an iterator with threads or workers says in the child that it is the parent's.
+
     Epochs advance by themselves, one for each ``iter()``; :meth:`set_epoch` chooses one. Batches are always in order,
     whatever ``in_order`` says, when threads write them; ``worker_init_fn`` and ``multiprocessing_context`` have
     nothing to act on there, and a warning says so.
@@ -190,9 +200,11 @@ class FlatArenaDataLoader(DataLoader[Any]):
             self.generator.manual_seed(self.sampler.seed ^ progress.epoch)
         # The data set, or what collates it, may have changed since: an iterator kept for long then starts anew.
         self._delivery.choose_path(self)
-        native = self._delivery.source is not None
-        if self._iterator is not None and isinstance(self._iterator, NativeIter) != native:
-            self._iterator = None
+        kept = self._iterator
+        if kept is not None:
+            native = self._delivery.source is not None
+            if isinstance(kept, NativeIter) != native or getattr(kept, "_pid", os.getpid()) != os.getpid():
+                self._iterator = None
         return super().__iter__()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:

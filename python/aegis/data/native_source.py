@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from aegis import _C
 from aegis.data.dtypes import CODES
@@ -38,6 +39,15 @@ class NativeSource:
         self.check: Callable[[], None] | None = self._check_memory if rows else None
         """RuntimeError where the memory to read is gone. None where it cannot go."""
 
+    def hold(self) -> None:
+        """Before threads read by address: lets ``resize_`` fail, instead of giving back the memory under them.
+
+        That is what torch does for a tensor whose memory NumPy knows, and lasts as long as the tensor. Nothing stops
+        ``share_memory_``.
+        """
+        for tensor, _ in self._addresses:
+            torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage()).numpy()
+
     def _check_memory(self) -> None:
         for tensor, address in self._addresses:
             if tensor.data_ptr() != address:
@@ -48,7 +58,9 @@ class NativeSource:
 
 
 def native_source(dataset: object) -> NativeSource | None:
-    """How C++ reads ``dataset`` as it is now, or None where its samples need Python."""
+    """How C++ reads ``dataset`` as it is now, or None where its samples, or collating them, need Python."""
+    if not _collation_is_torchs():
+        return None
     if isinstance(dataset, TokenDataset) and _untouched(dataset, TokenDataset):
         return NativeSource(_C.TokenFiller(dataset.windows))
     if isinstance(dataset, RecordDataset) and _untouched(dataset, RecordDataset):
@@ -66,6 +78,15 @@ def _of_fields(fields: tuple[RecordField, ...], structure: Callable[[list[Tensor
         return None
     memory = tuple(field.rows for field in fields if field.store is None)
     return NativeSource(record_filler(fields), structure, memory)
+
+
+def _collation_is_torchs() -> bool:
+    """Whether tensors, tuples and dicts are collated as torch does it: the table of that is public."""
+    return all(
+        known is collate_tensor_fn
+        for key, known in default_collate_fn_map.items()
+        if any(issubclass(kind, key) for kind in (Tensor, tuple, dict))
+    )
 
 
 def _untouched(dataset: object, known: type) -> bool:

@@ -135,9 +135,10 @@ class _Pickler(ForkingPickler):
         self._pieces = pieces
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is np.ndarray and not obj.flags.writeable:
-            # Out of band it would come back read-only, which by multiprocessing's pickles it does not.
-            return obj.copy(order="K").__reduce_ex__(5)
+        if type(obj) is np.ndarray and not (obj.flags.writeable and obj.dtype.isnative):
+            # By multiprocessing's pickles it comes back writable and in this machine's byte order. Out of band it would
+            # come back as it is.
+            return obj.copy(order="K").__reduce_ex__(5) if obj.dtype.isnative else obj.__reduce__()
         if type(obj) is not Tensor:
             return NotImplemented
         piece = self._pieces.storage_of(obj)

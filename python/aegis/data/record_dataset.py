@@ -121,7 +121,8 @@ class RecordDataset(Dataset[Any]):
         return _DictOf(self._names)
 
     def verify(self) -> None:
-        """RuntimeError, with the path, if a file was cut short or could not be read since it was opened.
+        """RuntimeError, with the path, if a file is shorter than when it was opened, or a read of it failed since. A
+        file that was cut short and made whole again, and not read meanwhile, is not noticed.
 
         Reading through this data set or a loader checks this by itself. Cost: one system call per file.
         """

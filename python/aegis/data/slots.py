@@ -49,6 +49,11 @@ class SlotArena:
         self._asked.pop(request, None)
         return {lease.offset: lease for lease in self._lent.pop(request, ()) if lease is not None}
 
+    def take_back_from(self, worker: int) -> None:
+        """What was lent to a worker that answers no more requests of this epoch."""
+        for request in [request for request, asked in self._asked.items() if asked == worker]:
+            self.take_back(request)
+
     def open(self, request: int, parcel: Parcel, transport: Transport) -> Any:
         """The batch in ``parcel``, its large tensors over the slots that they were written to. Counts it.
 

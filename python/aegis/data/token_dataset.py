@@ -167,7 +167,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         return torch.from_numpy(self._windows.offsets(self._indices(indices)))
 
     def verify(self) -> None:
-        """RuntimeError, with the path, if a file was cut short or could not be read since it was opened.
+        """RuntimeError, with the path, if a file is shorter than when it was opened, or a read of it failed since. A
+        file that was cut short and made whole again, and not read meanwhile, is not noticed.
 
         Reading through this data set or a loader checks this by itself; reading ``arena`` does not. A data
         set made anew reads the files as they are now. Cost: one system call per file.

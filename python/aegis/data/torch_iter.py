@@ -140,6 +140,16 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
             super().__init__(loader)
         _queues[id(self)] = (self._index_queues, self._worker_result_queue, self._workers_done_event, self._workers)
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                "this iterator was made before fork() and its workers are the parent's: make a new one from the loader"
+            )
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        self._check_process()
+        super()._reset(loader, first_iter)
+
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]
         return index if self._arena is None else Request(index, self._arena.lend(self._send_idx))
@@ -154,26 +164,31 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
         else:  # no indices are left, or no worker to send them to
             self._arena.take_back(request)
 
+    def _try_get_data(self, *timeout: float) -> Any:
+        found = super()._try_get_data(*timeout)  # type: ignore[no-untyped-call]
+        if not found[0] and self._shutdown:  # by another thread, and nobody is left to answer
+            raise RuntimeError("this iterator has been closed")
+        return found
+
     def _get_data(self) -> Any:
         request, data = super()._get_data()  # type: ignore[no-untyped-call]
-        if self._arena is None:
-            return request, data
+        arena = self._arena
         if isinstance(data, Parcel):
+            if arena is None:  # while this thread waited
+                raise RuntimeError("this iterator has been closed")
             try:
-                data = self._arena.open(request, data, self._transport)
+                data = arena.open(request, data, self._transport)
             except Exception:
                 where = "while a batch from a DataLoader worker process was unpacked"
                 data = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-        elif isinstance(data, ExceptionWrapper):
-            self._arena.keep(request)
-        elif isinstance(data, _IterableDatasetStopIteration):
-            # That worker answers no more requests of this epoch.
-            for number, info in self._task_info.items():
-                if info[0] == data.worker_id and len(info) == 1:
-                    self._arena.take_back(number)
+        elif arena is not None and isinstance(data, ExceptionWrapper):
+            arena.keep(request)
+        elif arena is not None and isinstance(data, _IterableDatasetStopIteration):
+            arena.take_back_from(data.worker_id)
         return request, data
 
     def _next_data(self) -> Any:
+        self._check_process()
         data = super()._next_data()  # type: ignore[no-untyped-call]
         return self.pin(data, self._pin_memory_device) if self._pins else data
 
@@ -181,9 +196,11 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
         if self._pid != os.getpid():  # a forked child's copy: the workers are its parent's
             return
         super()._shutdown_workers()
-        if self._arena is None or not getattr(self, "_shutdown", False):
+        if not getattr(self, "_shutdown", False):
             return
         _queues.pop(id(self), None)
+        if self._arena is None:
+            return
         arena, self._arena = self._arena, None
         ended = not any(worker.is_alive() for worker in self._workers)
         self._transport.give_back(arena, workers_ended=ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 
 from aegis import _C
@@ -17,8 +18,8 @@ class Transport:
     """Shared by a loader and its iterators, which do not know the loader."""
 
     def __init__(self) -> None:
-        self.lanes: list[_C.SlotLane] = []
-        """For batches collated in this process."""
+        self._process = os.getpid()
+        self._lanes: list[_C.SlotLane] = []  # for batches collated in this process
         self._arenas: weakref.WeakSet[SlotArena] = weakref.WeakSet()
         self._idle: list[SlotArena] = []  # of these, such as no iterator uses
         self.slot_batches = 0
@@ -36,8 +37,22 @@ class Transport:
             self.small_batches += 1
         self.no_memory += no_memory
 
+    def lane(self, number: int) -> _C.SlotLane:
+        """For the large tensor of this number in a batch collated in this process."""
+        self._leave_to_parent()
+        while number >= len(self._lanes):
+            self._lanes.append(_C.SlotLane())
+        return self._lanes[number]
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the slots that it inherits are the parent's, whose workers may be writing them."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._lanes, self._arenas, self._idle = [], weakref.WeakSet(), []
+
     def take_arena(self) -> SlotArena | None:
         """An arena for one iterator's workers alone; None where the system shares no memory."""
+        self._leave_to_parent()
         if self._idle:
             return self._idle.pop()
         try:
@@ -57,12 +72,13 @@ class Transport:
 
     def close(self) -> None:
         """Lets go of all memory but what batches hold."""
-        self.lanes.clear()
+        self._lanes.clear()
         self._idle.clear()
 
     def stats(self) -> dict[str, float]:
         """As :meth:`aegis.FlatArenaDataLoader.stats` explains them."""
-        lanes = [lane.stats() for lane in self.lanes]
+        self._leave_to_parent()
+        lanes = [lane.stats() for lane in self._lanes]
         lanes += [lane for arena in list(self._arenas) for lane in arena.stats()]
         return {
             "slot_batches": self.slot_batches,

@@ -144,7 +144,9 @@ class WorkerSlots:
                     out = from_dlpack(place.window.view(*CODES[first.dtype], shape))
                     return stack_into(out, batch, stream_from=self.STREAM_FROM)
                 if nbytes <= SMALL:
-                    return torch.stack(batch, 0)
+                    # From four dimensions on, stack alone may choose another order in memory than torch's workers.
+                    small = None if first.dim() < 3 else first.new_empty((len(batch), *first.shape))
+                    return torch.stack(batch, 0, out=small)
             except Exception:  # torch says below what is wrong with the samples
                 pass
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)

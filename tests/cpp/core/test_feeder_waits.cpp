@@ -122,8 +122,20 @@ TEST(FeederWaits, AfterStopEveryCallSaysSoAndNoneWaits_case8) {
   EXPECT_THROW(feed.submit({3}), std::runtime_error);
   EXPECT_THROW(feed->follow(Schedule({1, 1})), std::runtime_error);
   EXPECT_EQ(feed->stats().batches, 0);
-  feed.feeder.reset();
   EXPECT_EQ(feed.pool->stats().held, 0);
+}
+
+TEST(FeederWaits, SlotsOfBatchesNotTakenReturnWithStop_case8) {
+  for (int threads : {0, 1, 3}) {
+    FakeFeed feed(1000, {threads, 6});
+    feed->follow(Schedule({1000, 8}));
+    const Batch batch = feed->take();
+    EXPECT_TRUE(feed->wait_ready(kForEver));
+    feed->stop();
+    EXPECT_EQ(feed.pool->stats().held, 1) << "the batch taken";
+    EXPECT_EQ(feed->stats().ready, 0);
+    EXPECT_EQ(samples_of(batch)[7], 7);
+  }
 }
 
 TEST(FeederWaits, StopMayComeFromManyThreadsAtOnce_case8) {
@@ -145,6 +157,7 @@ TEST(FeederWaits, StopMayComeFromManyThreadsAtOnce_case8) {
       EXPECT_STREQ(closed.what(), "this iterator has been closed");
     }
     for (std::thread& thread : stoppers) thread.join();
+    EXPECT_EQ(feed.pool->stats().held, 0);
   }
 }
 

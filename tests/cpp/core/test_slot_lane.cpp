@@ -290,6 +290,30 @@ TEST(SlotLane, AForkedChildReturnsNothing) {
   EXPECT_EQ(pages_of(*file), 2);
 }
 
+TEST(SlotLane, AForkedChildIsRefusedTheSlotsOfItsParent) {
+  for (const auto& file : {SharedFile::create(), std::shared_ptr<SharedFile>()}) {
+    const auto lane = SlotLane::make(file);
+    lane->note(kPage);
+    lane->acquire(kPage).reset();
+    EXPECT_TRUE(Child([&] {
+                  int refused = 0;
+                  const auto refuses = [&](const auto& ask) {
+                    try {
+                      ask();
+                    } catch (const std::runtime_error&) {
+                      ++refused;
+                    }
+                  };
+                  refuses([&] { lane->note(kPage); });
+                  refuses([&] { lane->acquire(kPage); });
+                  refuses([&] { lane->lend(); });
+                  refuses([&] { lane->adopt(kPage, kPage); });
+                  return refused == 4;
+                }).end());
+    EXPECT_EQ(lane->stats().slots, 1);
+  }
+}
+
 TEST(SlotLane, ThreadsForkAndLeaseAtTheSameTime) {
   const auto lane = SlotLane::make(SharedFile::create());
   lane->note(kPage);

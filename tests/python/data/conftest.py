@@ -20,6 +20,12 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def every_size_in_slots(monkeypatch):
+    """Also what would be left to malloc in the process that uses the batch."""
+    contract.every_size_in_slots(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def blocked_filler(tmp_path_factory):
     """The folder of a compiled module whose BlockedFiller fills nothing before its release()."""

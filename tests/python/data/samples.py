@@ -3,9 +3,10 @@
 from collections import OrderedDict, UserDict, UserList, defaultdict, namedtuple
 from dataclasses import dataclass
 
+import aegis
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 Pair = namedtuple("Pair", ["image", "label"])
 
@@ -61,6 +62,8 @@ SAMPLES = {
     "float8": lambda i: large(i % 4, torch.float8_e4m3fn),
     "permuted": lambda i: large(i, shape=(64, 64, 3)).permute(2, 0, 1),
     "channels_last": lambda i: large(i, shape=(2, 3, 32, 64)).contiguous(memory_format=torch.channels_last),
+    "small_permuted": lambda i: large(i, shape=(5, 2, 2)).permute(2, 0, 1),
+    "small_channels_last": lambda i: large(i, shape=(2, 3, 2, 4)).contiguous(memory_format=torch.channels_last),
     "expanded": lambda i: large(i, shape=(1, 64)).expand(200, 64),
     "empty": lambda i: torch.empty(0, 3),
     "many_dims": lambda i: large(i, shape=(2, 2, 2, 2, 2, 2, 2, 2, 64)),
@@ -126,8 +129,8 @@ def assert_same(one, other):
     if isinstance(one, torch.Tensor):
         assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
         assert (one.device, one.requires_grad, one.is_leaf) == (other.device, other.requires_grad, other.is_leaf)
-        as_bytes = [torch.view_as_real(x) if x.is_complex() else x for x in (one, other)]
-        assert torch.equal(*(x.contiguous().reshape(-1).view(torch.uint8) for x in as_bytes))
+        real = [torch.view_as_real(x) if x.is_complex() else x for x in (one.detach(), other.detach())]
+        assert torch.equal(*(torch.empty(x.shape, dtype=x.dtype).copy_(x).view(-1).view(torch.uint8) for x in real))
     elif isinstance(one, np.ndarray):
         assert (one.dtype, one.flags.writeable, one.strides) == (other.dtype, other.flags.writeable, other.strides)
         np.testing.assert_array_equal(one, other)
@@ -156,3 +159,14 @@ def outcomes(loader):
         except Exception as error:
             lines = str(error).strip().splitlines()
             found.append((type(error), lines[0], lines[-1]))
+
+
+def assert_both_same(dataset, **arguments):
+    """Two epochs by torch's class and by ours from the same seed, and what is drawn from the generator afterwards."""
+    found = []
+    for loader_type in (DataLoader, aegis.FlatArenaDataLoader):
+        torch.manual_seed(7)
+        loader = loader_type(dataset, **arguments)
+        found.append([*loader, *loader, torch.rand(2)])
+    theirs, ours = found
+    assert_same(ours, theirs)

@@ -141,6 +141,47 @@ def test_close_ends_threads_keeps_batches_and_can_be_repeated_case8(tokens):
         iter(loader)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_close_gives_slots_back_also_while_iterators_are_referred_to_case8(tokens, workers):
+    loader = FlatArenaDataLoader(tokens, 50, num_workers=workers)
+    iterator = iter(loader)
+    held = next(iterator)
+    pool = loader._delivery._pool
+    loader.close()
+    assert pool.stats()["held"] == 1
+    assert torch.equal(held[0] + 1, held[1])
+    with pytest.raises(RuntimeError, match="this iterator has been closed"):
+        next(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_in_use_is_refused_to_other_threads(blocked_filler, monkeypatch, workers):
+    monkeypatch.syspath_prepend(blocked_filler)
+    from blocked_filler import BlockedFiller
+
+    filler, pool = BlockedFiller(), _C.SlotPool(4096, 1)
+    feeder = _C.Feeder(filler, pool, threads=workers, depth=1, from_dlpack=torch.utils.dlpack.from_dlpack)
+    feeder.submit([7])
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(feeder.next()))
+    waiting.start()
+    in_use = False
+    while not in_use:
+        try:
+            feeder.submit([8])
+        except ValueError:  # full, as long as the other thread has not begun
+            continue
+        except RuntimeError as error:
+            in_use = str(error).startswith("this iterator is in use: by another thread")
+    with pytest.raises(RuntimeError, match="this iterator is in use: by another thread"):
+        feeder.next()
+    filler.release()
+    waiting.join(60)
+    assert found[0][0].tolist() == [7]
+    feeder.submit([8])
+    assert feeder.next()[0].tolist() == [8]
+
+
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_an_index_outside_is_reported_in_its_turn_and_the_rest_follows_case6(tokens, workers):
     loader = FlatArenaDataLoader(tokens, batch_sampler=[[1], [2, 5000], [-1], [-4985], [4]], num_workers=workers)
@@ -229,7 +270,9 @@ def test_an_iterator_says_that_it_was_forked_and_a_new_one_works_case12(tokens):
             valid = torch.equal(held[0] + 1, held[1])
             del held, iterator
             gc.collect()
-            fresh = int(next(iter(FlatArenaDataLoader(tokens, 50, num_workers=2)))[0][0, 0])
+            fresh = sum(int(next(iter(again))[0][0, 0]) for again in (loader, FlatArenaDataLoader(tokens, 50)))
+            fresh += loader.stats()["batches"] - 1
+            loader.close()
             os.write(write, f"{valid} {fresh} {text}".encode())
         finally:
             os._exit(0)

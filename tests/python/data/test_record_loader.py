@@ -210,6 +210,20 @@ def test_replaced_memory_is_an_error(workers):
     assert len(kept) == 400
 
 
+def test_memory_that_threads_read_cannot_be_resized():
+    """The thread would read what is no longer there: resize_ is refused, as for memory that NumPy knows."""
+    data, other = torch.arange(100.0), torch.arange(100.0, dtype=torch.bfloat16)
+    for _ in FlatArenaDataLoader(TensorDataset(data, other), 10):
+        pass
+    iterator = iter(FlatArenaDataLoader(TensorDataset(data[10:60:2], other[50:75]), 10, num_workers=1))
+    for tensor in (data, other):
+        with pytest.raises(RuntimeError, match="not resizable"):
+            tensor.resize_(1 << 20)
+    x, y = next(iterator)
+    assert x.tolist() == [10 + 2 * i for i in range(10)]
+    assert y.tolist() == [50 + i for i in range(10)]
+
+
 class Doubled(TensorDataset):
     def __getitem__(self, index):
         return tuple(2 * tensor for tensor in super().__getitem__(index))

@@ -286,6 +286,29 @@ for _ in range(3):
 """
 
 
+def test_verify_tells_files_that_were_cut_from_files_that_were_replaced_case50(tmp_path):
+    def made():
+        np.arange(100_000, dtype=np.uint16).tofile(path)
+        return TokenDataset(path, 16, dtype="uint16")
+
+    path = tmp_path / "tokens.bin"
+    dataset = made()
+    dataset.verify()
+    os.truncate(path, 10)
+    with pytest.raises(RuntimeError, match=r"tokens.bin: expected 200000 bytes, found 10: the file was cut short"):
+        dataset.verify()
+    with pytest.raises(RuntimeError, match=r"tokens.bin: expected 200000 bytes, found 10"):
+        dataset[-1]
+    made()
+    with pytest.raises(RuntimeError, match=r"tokens.bin: .* a page could not be read"):  # by dataset[-1]
+        dataset.verify()
+    dataset = made()
+    path.unlink()
+    path.write_bytes(b"another file")
+    dataset.verify()
+    assert int(dataset[-1][1][-1]) == int(dataset.arena[-1 - dataset.tail_tokens])
+
+
 @pytest.mark.parametrize("order", ["before", "after", "never"])
 def test_no_crash_with_faulthandler_enabled_case50(tmp_path, order):
     command = [sys.executable, "-c", CUT_IN_USE, order, str(tmp_path / "a.bin")]

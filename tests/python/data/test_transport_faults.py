@@ -1,79 +1,25 @@
-"""What goes wrong around worker processes: ends, signals, limits and forks, and what is left behind."""
+"""What goes wrong around worker processes: ends and signals, and what is left behind."""
 
 import gc
 import multiprocessing
 import os
-import resource
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
-import time
 from collections import deque
-from pathlib import Path
 
 import aegis
 import pytest
 import torch
-from aegis import _C
-from samples import Numbered, NumberedStream
-from torch.utils.data import DataLoader, Dataset, default_collate
+from processes import descriptors, group_is_gone, memory, run, start
+from samples import Numbered
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 FlatArenaDataLoader = aegis.FlatArenaDataLoader
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-HERE = Path(__file__).parent
-PRELUDE = """
-import aegis, os, signal, sys, torch
-from samples import *
-from torch.utils.data import *
-torch.set_num_threads(1)  # a forked child has none of the others
-"""
 
-
-def start(body, *arguments, wrapper=(), **options):
-    """Python in a process group of its own, with the data sets of samples.py at hand."""
-    return subprocess.Popen(
-        [*wrapper, sys.executable, "-c", PRELUDE + textwrap.dedent(body), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
-        **options,
-    )
-
-
-def run(body, *arguments, **options):
-    process = start(body, *arguments, **options)
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
-
-
-def group_is_gone(process, seconds=30):
-    """Whether every process of the group ended, workers included."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
-
-
-def memory(pid="self"):
-    """Resident bytes of a process by kind; a page that n processes map counts as one n-th in Pss."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    return {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
-
-
-# --- ends ----------------------------------------------------------------------------------------------------------
+# --- ends ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -202,7 +148,24 @@ def test_close_ends_workers_and_can_be_repeated_case8():
         iter(loader)
 
 
-# --- signals -------------------------------------------------------------------------------------------------------
+def test_a_batch_that_arrives_while_another_thread_closes_the_loader_is_not_handed_out_case8(monkeypatch):
+    """Its slot is no longer the iterator's: the message about it must not pass for the batch either."""
+    loader = FlatArenaDataLoader(Numbered(64), batch_size=4, num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    receive = _MultiProcessingDataLoaderIter._get_data
+
+    def closed_meanwhile(self):
+        found = receive(self)
+        loader.close()
+        return found
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_get_data", closed_meanwhile)
+    with pytest.raises(RuntimeError, match="this iterator has been closed"):
+        next(iterator)
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
 
 
 class Forever(Dataset):
@@ -298,177 +261,31 @@ def test_a_parent_killed_leaves_no_process_and_no_name_case19():
     assert set(os.listdir("/dev/shm")) <= names
 
 
-# --- limits --------------------------------------------------------------------------------------------------------
+def test_close_reaches_a_thread_that_waits_for_a_batch_case8(monkeypatch):
+    dataset, waits, found = Forever(), threading.Event(), []
+    receive = _MultiProcessingDataLoaderIter._try_get_data
 
+    def told(self, timeout=0.05):
+        waits.set()
+        return receive(self, timeout)
 
-def test_held_batches_need_no_descriptors():
-    code, out, err = run(
-        """
-        import resource
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-        loader = aegis.FlatArenaDataLoader(Numbered(1600), batch_size=4, num_workers=2)
-        held = [x for x, _ in loader]
-        print(len(held), all(int(x[1, 0, 0, 0]) == 4 * i + 1 for i, x in enumerate(held)))
-        """
-    )
-    assert (code, out, err) == (0, "400 True\n", "")
-
-
-def test_batches_take_no_room_in_dev_shm_case4():
-    def used():
-        found = os.statvfs("/dev/shm")
-        return (found.f_blocks - found.f_bfree) * found.f_frsize
-
-    loader = FlatArenaDataLoader(Numbered(400), batch_size=4, num_workers=1)
-    before, held = used(), []
-    for x, _ in loader:
-        held.append(x)
-    assert sum(x.nbytes for x in held) > 70 << 20
-    assert used() - before < 1 << 20
-
-
-def test_a_tiny_dev_shm_is_enough_case4():
-    wrapper = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"', "sh")
-    try:
-        subprocess.run([*wrapper, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting takes rights that this user does not have")
-    code, out, err = run(
-        """
-        loader = aegis.FlatArenaDataLoader(Numbered(64), batch_size=16, num_workers=2)
-        print(sum(float(x.sum()) for x, _ in loader) == sum(range(64)) * 3 * 128 * 128)
-        """,
-        wrapper=wrapper,
-    )
-    assert (code, out, err) == (0, "True\n", "")
-
-
-def test_without_shared_memory_batches_come_torchs_way(monkeypatch):
-    class Refusing:
-        def __init__(self):
-            raise RuntimeError("could not size shared memory: File too large")
-
-    monkeypatch.setattr(_C, "SharedFile", Refusing)
-    loader = FlatArenaDataLoader(Numbered(24), batch_size=4, num_workers=1)
-    assert [int(labels[0]) for _, labels in loader] == list(range(0, 24, 4))
-    assert loader.stats()["slots"] == 0
-
-
-def test_a_slot_that_cannot_be_had_leaves_the_batch_to_torch():
-    class Starved(Numbered):
-        def __getitem__(self, i):
-            if i == 8:  # no more addresses in this worker than it has, and little room to spare
-                limit = memory_of_addresses() + (24 << 20)
-                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-            return torch.full((1 << 20,), float(i)) if i >= 8 else super().__getitem__(i)[0]
-
-    loader = FlatArenaDataLoader(Starved(16), batch_size=4, num_workers=1, multiprocessing_context="fork")
-    iterator = iter(loader)
-    assert [int(x.view(4, -1)[1, 0]) for x in (next(iterator), next(iterator))] == [1, 5]
-    try:
-        starved = next(iterator)
-    except (RuntimeError, MemoryError) as error:  # torch has no room for it either, unless malloc has some to spare
-        starved, message = None, str(error)
-    if starved is None:
-        assert any(word in message for word in ("llocat", "mmap", "shared memory")), message
-    else:
-        assert starved[:, 0].tolist() == [8.0, 9.0, 10.0, 11.0]
-
-
-def memory_of_addresses():
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-
-
-# --- forks ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_forked_child_keeps_the_batches_that_it_inherits(workers):
-    code, out, err = run(
-        """
-        loader = aegis.FlatArenaDataLoader(Numbered(800), batch_size=4, num_workers=int(sys.argv[1]))
-        iterator = iter(loader)
-        for _ in range(4):
-            x, labels = next(iterator)
-        go, told = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.read(go, 1)
-            same = bool((x.view(4, -1) == labels.view(4, 1)).all()) and labels.tolist() == [12, 13, 14, 15]
-            del x, iterator, loader
-            os._exit(0 if same else 1)
-        del x
-        rest = [labels.tolist() == x[:, 0, 0, 0].long().tolist() for x, labels in iterator]
-        os.write(told, b"x")
-        print(os.waitpid(child, 0)[1], len(rest), all(rest), flush=True)
-        """,
-        workers,
-    )
-    assert (code, out, err) == (0, "0 196 True\n", "")
-
-
-def test_workers_forked_while_batches_are_held_do_not_use_up_slots():
-    train = FlatArenaDataLoader(Numbered(160), batch_size=4, num_workers=1)
-    for number, (x, _) in enumerate(train):
-        if number % 10 == 0:  # an evaluation, whose workers inherit x
-            for _ in FlatArenaDataLoader(Numbered(8), batch_size=4, num_workers=1):
-                pass
-        assert int(x[1, 0, 0, 0]) == 4 * number + 1
-    assert train.stats()["fresh_slots"] <= 10
-
-
-# --- memory shared by workers --------------------------------------------------------------------------------------
-
-
-class Listed(Dataset):
-    """A list of Python objects, which every worker that reads it copies page by page."""
-
-    def __init__(self, n):
-        self.items = [str(i) for i in range(n)]
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, i):
-        return len(self.items[i])
-
-
-def test_a_list_in_workers_takes_no_more_memory_than_with_torch_case1():
-    def proportional_memory(loader_type):
-        loader = loader_type(Listed(200_000), batch_size=1000, num_workers=2, persistent_workers=True)
-        for _ in loader:
-            pass
-        gc.collect()
-        return sum(memory(worker.pid)["Pss"] for worker in loader._iterator._workers)
-
-    torchs = proportional_memory(DataLoader)
-    assert proportional_memory(FlatArenaDataLoader) < 1.05 * torchs + (4 << 20)
-
-
-def test_iterable_workers_that_end_early_give_their_slots_back():
-    loader = FlatArenaDataLoader(NumberedStream(42), batch_size=4, num_workers=2, persistent_workers=True)
-    for _ in range(4):
-        assert sum(len(labels) for _, labels in loader) == 42
-    assert loader.stats()["held_slots"] == 0
-    assert loader.stats()["slots"] <= 12
-    loader.close()
-
-
-def test_a_child_of_the_parent_does_not_end_its_workers():
-    loader = FlatArenaDataLoader(Numbered(64), batch_size=4, num_workers=1)
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_get_data", told)
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    loader = FlatArenaDataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
     iterator = iter(loader)
     next(iterator)
-    child = os.fork()
-    if child == 0:
-        iterator._shutdown_workers()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert sum(1 for _ in iterator) == 15
+    assert dataset.reached.wait(60)
+    waits.clear()
 
+    def wait():
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            found.append(str(error))
 
-def test_default_collate_is_torchs_own_in_this_process():
-    before = dict(torch.utils.data._utils.collate.default_collate_fn_map)
-    list(FlatArenaDataLoader(Numbered(8), batch_size=4, num_workers=1))
-    list(FlatArenaDataLoader(Numbered(8), batch_size=4))
-    assert dict(torch.utils.data._utils.collate.default_collate_fn_map) == before
-    assert torch.equal(default_collate([torch.zeros(2)] * 2), torch.zeros(2, 2))
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert waits.wait(60)
+    loader.close()
+    waiting.join(60)
+    assert found == ["this iterator has been closed"]

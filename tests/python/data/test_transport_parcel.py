@@ -191,6 +191,17 @@ def test_small_tensors_come_in_memory_of_their_own(wire):
     assert wire.stats()["held"] == 1
 
 
+def test_what_tensors_and_arrays_consist_of_is_not_in_the_message(wire, monkeypatch):
+    sizes, dumps = [], pickle.dumps
+    monkeypatch.setattr(pickle, "dumps", lambda *arguments: sizes.append(dumps(*arguments)) or sizes[-1])
+    for n in (1000, 1_000_000):
+        batch = wire.send(default_collate, [{"x": torch.ones(n), "y": np.zeros((n, 2))}] * 4)
+        assert (batch["x"].shape, batch["y"].shape) == ((4, n), (4, n, 2))
+    small, large_ = map(len, sizes)
+    assert large_ - small < 100
+    assert large_ < 1000
+
+
 def test_slots_are_used_again_and_stay_warm(wire):
     addresses = deque(maxlen=20)
     for i in range(60):
