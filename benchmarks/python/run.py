@@ -24,12 +24,14 @@ ANY_DATASET = HERE.parent / "any_dataset.png"
 ORDER = [
     "bench_train",
     "bench_any_dataset",
+    "bench_decode",
     "bench_feed",
     "bench_records",
     "bench_extract_batch",
     "bench_gather_records",
     "bench_gather_records_scaled",
     "bench_sample",
+    "bench_decode_attention",
     "bench_skinny_linear",
     "bench_kv_append_",
 ]

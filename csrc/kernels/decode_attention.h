@@ -55,7 +55,8 @@ constexpr int64_t kPiecePositions = 256;
 /// score at kLargest; Σ exp(score − largest) at kWeight; Σ exp(score − largest) · value from kSums
 /// on, in an order that is the version's own.
 constexpr int64_t kLargest = 0, kWeight = 1, kSums = 16;
-constexpr int64_t part_size(int64_t head_size) { return kSums + (head_size + 31) / 32 * 32; }
+// static: each instruction set compiles a copy of its own.
+static constexpr int64_t part_size(int64_t head_size) { return kSums + (head_size + 31) / 32 * 32; }
 
 template <class Element>
 struct DecodeAttentionKernel {

@@ -65,9 +65,9 @@ def decode_attention(
             ``start < 0``, ``start > end`` or more positions than slots.
         IndexError: an element of ``rows`` outside of the cache.
 
-    Cost: one pass over the keys and values within the ranges, shared out among torch's intra-op threads by row, key head
-    and pieces of at most 256 positions, at least 128 KiB to each thread. Softmax is online (Milakov, Gimelshein 2018),
-    pieces are put together as in flash-decoding (Dao, Haziza, Massa, Sizov 2023).
+    Cost: one pass over the keys and values within the ranges, shared out among torch's intra-op threads by row, key
+    head and pieces of at most 256 positions, at least 128 KiB to each thread. Softmax is online (Milakov, Gimelshein
+    2018), pieces are put together as in flash-decoding (Dao, Haziza, Massa, Sizov 2023).
     """
     result: Tensor = torch.ops.aegis.decode_attention(query, keys, values, spans, scale, window, softcap, rows)
     return result

@@ -186,3 +186,15 @@ def test_sample(dtype: torch.dtype) -> None:
                 assert valid.all()
                 assert (logprobs <= 0).all()
                 assert ((tokens >= 0) & (tokens < width)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads", [2, 6, 14])
+def test_decode_attention(dtype: torch.dtype, heads: int) -> None:
+    """Equal scores: the mean of the values, here whole numbers around it, of positions that go round the buffer."""
+    for size, slots in ((1, 300), (33, 600), (80, 299)):
+        query, keys = torch.ones(2, heads, 1, size, dtype=dtype), torch.ones(2, 2, slots, size, dtype=dtype)
+        values = (torch.arange(slots) % 2 * 2).to(dtype).view(1, 1, slots, 1).expand(2, 2, slots, size).contiguous()
+        spans = torch.tensor([[0, 298], [slots, 2 * slots - slots % 2]])
+        got = torch.ops.aegis.decode_attention(query, keys, values, spans, 1.0)
+        torch.testing.assert_close(got, torch.ones_like(got), rtol=1e-3, atol=0)

@@ -28,9 +28,9 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def register_attention() -> None:
-    """Makes ``attn_implementation="aegis"`` known to transformers (4.57 and newer): the attention and the mask function.
+    """Makes ``attn_implementation="aegis"`` known to transformers (4.57 and newer); a second call changes nothing.
 
-    Both: with an attention function alone, transformers drops the padding mask. Again and again does no harm.
+    It registers a mask function too: with an attention function alone, transformers drops the padding mask.
     """
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, make_mask)

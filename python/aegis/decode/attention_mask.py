@@ -1,7 +1,7 @@
 """Masks of ``attn_implementation="aegis"``: ranges of positions where one token is decoded, SDPA's masks elsewhere.
 
-A range travels through a Hugging Face model as *spans*: an int64 tensor (batch, 1, 1, 2) with a start and an end for each
-row. Models hand a 4-D mask through to the attention function as it is.
+A range travels through a Hugging Face model as *spans*: an int64 tensor (batch, 1, 1, 2) with a start and an end for
+each row. Models hand a 4-D mask through to the attention function as it is.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionMaskInterface
-from transformers.masking_utils import causal_mask_function
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 __all__ = ["is_spans", "make_mask", "slot_mask"]
 
@@ -42,12 +41,11 @@ def make_mask(
     """The mask function that transformers (4.57 and newer) calls once per forward pass and kind of layer.
 
     Returns:
-        For one query, spans where what it sees is one range of keys in each row (no mask, left padding, a sliding window,
-        chunks), counted from the first key that the cache returns; otherwise, and where a compiler traces a mask whose
-        values would have to be looked at, the bool mask (batch, 1, 1, kv_length) that SDPA would get. For more queries,
-        what transformers' own function for SDPA returns.
+        For one query, spans where what it sees is one range of keys in each row (no mask, left padding, a sliding
+        window, chunks), counted from the first key that the cache returns; otherwise, and where a compiler traces a
+        mask whose values would have to be looked at, the bool mask (batch, 1, 1, kv_length) that SDPA would get. For
+        more queries, what transformers' own function for SDPA returns.
     """
-    sdpa_mask: Callable[..., Tensor | None] = AttentionMaskInterface()["sdpa"]
     arguments |= {
         "batch_size": batch_size,
         "kv_length": kv_length,
@@ -58,20 +56,17 @@ def make_mask(
     # transformers 5 says q_length and q_offset, which may be a tensor; 4 gives the positions of the queries.
     positions: Tensor | None = arguments.get("cache_position")
     if (arguments["q_length"] if positions is None else len(positions)) != 1:
-        return sdpa_mask(**arguments)
+        mask: Tensor | None = sdpa_mask(**arguments)
+        return mask
     last = arguments.get("q_offset", 0) if positions is None else positions
     if mask_function is causal_mask_function:
         mask = _causal(batch_size, last, kv_offset, attention_mask, arguments.get("device"))
         if mask is not None:
             return mask
     mask = sdpa_mask(**arguments | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
-    if mask is None or _traced():
+    if mask is None or torch.compiler.is_compiling():
         return mask
     return _spans_of_rows(mask[:, 0, 0]) if mask.shape[1:3] == (1, 1) else mask
-
-
-def _traced() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[no-untyped-call]
 
 
 def _causal(
@@ -84,7 +79,7 @@ def _causal(
             end = (last.reshape(1) + (1 - kv_offset)).expand(batch)
             return torch.stack([torch.zeros_like(end), end], 1).view(batch, 1, 1, 2)
         return torch.tensor([[0, last + 1 - kv_offset]] * batch, device=device).view(batch, 1, 1, 2)
-    if _traced():
+    if torch.compiler.is_compiling():
         return None
     end_here = int(last) + 1 - kv_offset
     live = attention_mask[:, kv_offset:].bool()

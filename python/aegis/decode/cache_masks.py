@@ -35,11 +35,19 @@ def attention_masks(
         if layer.kind in masks:
             continue
         if tokens == 1 and config._attn_implementation == "aegis":
-            spans = torch.cat([torch.zeros_like(queries), queries + 1], 1)
-            masks[layer.kind] = spans.view(-1, 1, 1, 2)
+            masks[layer.kind] = _spans(layer, queries)
         else:
             masks[layer.kind] = _mask(layer, queries, additive=config._attn_implementation == "eager")
     return next(iter(masks.values())) if len(masks) == 1 else masks
+
+
+def _spans(layer: SlottedLayer, query: Tensor) -> Tensor:
+    start = torch.zeros_like(query)
+    if layer.window is not None and layer.kind == "chunked_attention":
+        start = query // layer.window * layer.window
+    elif layer.window is not None:
+        start = (query + 1 - layer.window).clamp(min=0)
+    return torch.cat([start, query + 1], 1).view(-1, 1, 1, 2)
 
 
 def _mask(layer: SlottedLayer, queries: Tensor, additive: bool) -> Tensor:
