@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from unittest import mock
 
 import aegis
-import llama_cpp_anchor
+import llama_cpp_peer
 import torch
 from aegis.decode import runner as runner_module
 from aegis.decode.bench import _Clock
@@ -85,7 +85,7 @@ def small_model(table: Table, turns: int, new: int) -> None:
     table.ratio(f"{what}: torch's own linears", "model.generate", theirs, ms["torch"], "ms/token", 1.05)
     table.ratio(f"{what}: skinny linears", "model.generate", theirs, ms["eager"], "ms/token", 2)
     table.ratio(f"{what}: compiled step", "model.generate", theirs, ms["compiled"], "ms/token", 3)
-    _beside_llama_cpp(table, f"{what}: compiled step", contest, "f32", ms["compiled"], 1 / 1.5)
+    _beside_llama_cpp(table, f"{what}: compiled step", contest, "float32", ms["compiled"], 1 / 1.5)
 
     contest = Contest(six_layers(), new, do_sample=True, top_k=50, top_p=0.9, temperature=0.8)
     contest.add("eager", "eager")
@@ -105,7 +105,7 @@ def small_model(table: Table, turns: int, new: int) -> None:
     table.ratio(
         f"{what}: compiled step", "model.generate in bfloat16", ms["model.generate"], ms["compiled"], "ms/token", 3
     )
-    _beside_llama_cpp(table, f"{what}: compiled step", contest, "bf16", ms["compiled"], 1 / 1.5)
+    _beside_llama_cpp(table, f"{what}: compiled step", contest, "bfloat16", ms["compiled"], 1 / 1.5)
 
 
 def large_model(table: Table, turns: int, new: int) -> None:
@@ -114,23 +114,26 @@ def large_model(table: Table, turns: int, new: int) -> None:
     ms = contest.run(turns)
     what = "8-layer Llama, 1,024 wide, float32, greedy: skinny linears"
     table.ratio(what, "model.generate", ms["model.generate"], ms["eager"], "ms/token", 2.2)
-    _beside_llama_cpp(table, what, contest, "f32", ms["eager"], None)
+    _beside_llama_cpp(table, what, contest, "float32", ms["eager"], None)
 
 
 def _beside_llama_cpp(
     table: Table, what: str, contest: Contest, dtype: str, ours: float, at_least: float | None
 ) -> None:
-    theirs = llama_cpp_anchor.decode(contest.model, contest.ids[0].tolist(), contest.new, dtype)
-    if theirs is None:
-        table.notes.append(f"{what}: llama.cpp was not measured ({llama_cpp_anchor.HOW}).")
+    if llama_cpp_peer.interpreter() is None:
+        table.notes.append(f"{what}: llama.cpp is not here; {llama_cpp_peer.VARIABLE} names a Python that has it.")
         return
-    if dtype == "f32":
+    theirs = llama_cpp_peer.greedy(
+        contest.model, contest.ids[0].tolist(), contest.new, dtype=dtype, threads=torch.get_num_threads()
+    )
+    if dtype == "float32":
         want = contest.model.generate(contest.ids, **contest.options)[0, PROMPT:].tolist()
         assert theirs.tokens == want, "llama.cpp gives other tokens"
+    anchor, ms = f"llama.cpp ({theirs.version})", 1e3 * theirs.seconds_per_token
     if at_least is None:
-        table.compared(what, "llama.cpp", theirs.milliseconds, ours, "ms/token")
+        table.compared(what, anchor, ms, ours, "ms/token")
     else:
-        table.ratio(what, "llama.cpp", theirs.milliseconds, ours, "ms/token", round(at_least, 3))
+        table.ratio(what, anchor, ms, ours, "ms/token", round(at_least, 3))
 
 
 def build(quick: bool) -> Table:
