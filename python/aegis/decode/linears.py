@@ -8,11 +8,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from aegis import ops  # noqa: F401  (loads the operators)
+
 __all__ = ["SkinnyLinear", "skinny_linears"]
 
 MAX_ROWS = 8
 """What ``skinny_linear`` takes; more rows are torch's to multiply."""
 
+_skinny_linear = torch.ops.aegis.skinny_linear.inference
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -24,11 +27,13 @@ class SkinnyLinear(nn.Linear):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        weight = self.weight
-        if input.numel() <= MAX_ROWS * weight.shape[1] and not torch.is_grad_enabled() and input.dtype == weight.dtype:
-            result: Tensor = torch.ops.aegis.skinny_linear.inference(input, weight, self.bias)
+        parameters = self._parameters  # self.weight would be looked up by Python code of nn.Module's
+        weight, bias = parameters["weight"], parameters["bias"]
+        assert weight is not None
+        if input.numel() <= MAX_ROWS * self.in_features and input.dtype is weight.dtype and not torch.is_grad_enabled():
+            result: Tensor = _skinny_linear(input, weight, bias)
             return result
-        return nn.functional.linear(input, weight, self.bias)
+        return nn.functional.linear(input, weight, bias)
 
 
 def _fits(module: nn.Module) -> bool:
