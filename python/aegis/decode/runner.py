@@ -285,7 +285,7 @@ class CUDAGraphFastRunner:
 
     # --- the step ------------------------------------------------------------------------------------------------
 
-    def _forward(self, tokens: Tensor, mask: Tensor | None, positions: Tensor, columns: Tensor) -> Tensor:
+    def _forward(self, tokens: Tensor, mask: Tensor | None, positions: Tensor, columns: Tensor | None) -> Tensor:
         """Logits (B, V) of the last of ``tokens``."""
         arguments: dict[str, Any] = {
             "input_ids": tokens,
@@ -296,16 +296,17 @@ class CUDAGraphFastRunner:
         }
         if "logits_to_keep" in self._arguments:
             arguments["logits_to_keep"] = 1
-        if "cache_position" in self._arguments:
+        if "cache_position" in self._arguments:  # transformers 4
             arguments["cache_position"] = columns
         logits: Tensor = self.model(**arguments).logits[:, -1]
         return logits
 
     def _advance(self, rows: int) -> Tensor:
         spans, positions = self._spans[:rows], self._positions[:rows]
-        spans[:, :, :, 1] += 1
-        logits = self._forward(self._tokens[:rows], spans, positions, spans[0, 0, 0, 1:] - 1)
-        positions += 1
+        spans[:, :, :, 1].add_(1)
+        column = spans[0, 0, 0, 1:] - 1 if "cache_position" in self._arguments else None
+        logits = self._forward(self._tokens[:rows], spans, positions, column)
+        positions.add_(1)
         return logits
 
     def _advance_and_pick(self) -> Tensor:
