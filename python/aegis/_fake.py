@@ -52,6 +52,13 @@ def _(source: Tensor, indices: Tensor, scale: Tensor, bias: Tensor, *, out: Tens
     return None
 
 
+@torch.library.register_fake("aegis::kv_append_")
+def _(
+    keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, positions: Tensor, rows: Tensor | None = None
+) -> None:
+    return None
+
+
 @torch.library.register_fake("aegis::sample")
 def _(logits: Tensor, settings: Tensor, state: Tensor, keep_ties: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     rows = logits.shape[0]
@@ -72,13 +79,6 @@ def _(
     tokens: Tensor,
     valid: Tensor | None = None,
     logprobs: Tensor | None = None,
-) -> None:
-    return None
-
-
-@torch.library.register_fake("aegis::kv_append_")
-def _(
-    keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, positions: Tensor, rows: Tensor | None = None
 ) -> None:
     return None
 

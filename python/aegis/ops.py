@@ -178,6 +178,40 @@ def gather_records_scaled(
     return out
 
 
+def kv_append_(
+    keys: Tensor,
+    values: Tensor,
+    new_keys: Tensor,
+    new_values: Tensor,
+    positions: Tensor,
+    rows: Tensor | None = None,
+) -> None:
+    """Write the keys and values of new tokens into the slots of a KV cache, in place.
+
+    Token ``t`` of batch row ``b`` has position ``p = positions[b] + t`` and goes to slot ``p % slots`` of cache row
+    ``rows[b]``: a buffer that is never outgrown holds every token, a shorter one the last ``slots`` of them.
+
+    Args:
+        keys, values: (rows, heads, slots, size), written; any dtype. The two may differ in dtype and size.
+        new_keys, new_values: (batch, heads, tokens, size), of the dtypes and sizes of keys and values. Of more tokens
+            than there are slots, the last are written.
+        positions: (batch,) int64, contiguous, at least 0.
+        rows: (batch,) int64, contiguous: different rows of the cache; 0, 1, 2, ... where it is left out. All on one
+            device. Keys and values have a last dimension of stride 1 and otherwise any strides.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, a batch larger than the cache, a row named twice, or
+            operands that overlap (the memory between the first and the last element counts); nothing has been written.
+        IndexError: a negative position or a row outside of the cache (CPU); nothing has been written. On CUDA, where a
+            look at them would stall the stream, such a batch row is left out instead.
+
+    Positions are read on the device when the kernel runs, so a captured CUDA graph follows them. Not differentiable.
+
+    Cost: one copy of the new vectors, on the calling thread or, above 256 KiB, on torch's intra-op threads.
+    """
+    torch.ops.aegis.kv_append_(keys, values, new_keys, new_values, positions, rows)
+
+
 def sample(
     logits: Tensor,
     settings: Tensor,
@@ -234,40 +268,6 @@ def sample(
         return result
     torch.ops.aegis.sample.out(logits, settings, state, keep_ties, tokens=tokens, valid=valid, logprobs=logprobs)
     return tokens, valid, logprobs
-
-
-def kv_append_(
-    keys: Tensor,
-    values: Tensor,
-    new_keys: Tensor,
-    new_values: Tensor,
-    positions: Tensor,
-    rows: Tensor | None = None,
-) -> None:
-    """Write the keys and values of new tokens into the slots of a KV cache, in place.
-
-    Token ``t`` of batch row ``b`` has position ``p = positions[b] + t`` and goes to slot ``p % slots`` of cache row
-    ``rows[b]``: a buffer that is never outgrown holds every token, a shorter one the last ``slots`` of them.
-
-    Args:
-        keys, values: (rows, heads, slots, size), written; any dtype. The two may differ in dtype and size.
-        new_keys, new_values: (batch, heads, tokens, size), of the dtypes and sizes of keys and values. Of more tokens
-            than there are slots, the last are written.
-        positions: (batch,) int64, contiguous, at least 0.
-        rows: (batch,) int64, contiguous: different rows of the cache; 0, 1, 2, ... where it is left out. All on one
-            device. Keys and values have a last dimension of stride 1 and otherwise any strides.
-
-    Raises:
-        ValueError: a wrong dtype, shape, stride or device, a batch larger than the cache, a row named twice, or
-            operands that overlap (the memory between the first and the last element counts); nothing has been written.
-        IndexError: a negative position or a row outside of the cache (CPU); nothing has been written. On CUDA, where a
-            look at them would stall the stream, such a batch row is left out instead.
-
-    Positions are read on the device when the kernel runs, so a captured CUDA graph follows them. Not differentiable.
-
-    Cost: one copy of the new vectors, on the calling thread or, above 256 KiB, on torch's intra-op threads.
-    """
-    torch.ops.aegis.kv_append_(keys, values, new_keys, new_values, positions, rows)
 
 
 def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
