@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Check that test files import only what a GPU machine has: the standard library, torch, numpy, pytest and aegis.
+"""Check that test files, and the conftest.py files above them, import only what a GPU machine has: the standard
+library, torch, numpy, pybind11, pytest and aegis.
 
 tools/gpu_imports.py tests/python/ops/test_extract_batch_cuda.py ...
 """
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-THERE = {"aegis", "numpy", "pytest", "torch", *sys.stdlib_module_names}
+THERE = {"aegis", "numpy", "pybind11", "pytest", "torch", *sys.stdlib_module_names}
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -23,7 +24,10 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    missing = [(path, name) for path in sys.argv[1:] for name in imports(Path(path)) if name.split(".")[0] not in THERE]
+    tests = [Path(argument) for argument in sys.argv[1:]]
+    shared = {folder / "conftest.py" for test in tests for folder in test.parents}
+    files = [*tests, *sorted(path for path in shared if path.exists())]
+    missing = [(path, name) for path in files for name in imports(path) if name.split(".")[0] not in THERE]
     for path, name in missing:
         print(f"{path} imports {name}, which a GPU machine may not have")
     return 1 if missing else 0
