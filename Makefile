@@ -148,9 +148,11 @@ tsan: $(STAMP)/deps-build $(STAMP)/deps-test
 
 # --- CUDA without a GPU; with one, tools/gpu_check.sh ---------------------------------------------------------------
 
-cuda:
+cuda: $(STAMP)/build
 	@echo "== CUDA kernels, compiled for every architecture"
-	@if command -v nvcc > /dev/null; then tools/cuda_matrix.py --jobs $(JOBS); else echo "left out: nvcc was not found"; fi
+	@if ! command -v nvcc > /dev/null; then echo "left out: nvcc was not found"; else \
+	  tools/cuda_matrix.py --jobs $(JOBS); \
+	  [ "$${AEGIS_CUDA:-AUTO}" = OFF ] || tools/cuda_matrix.py --library build/cmake/libaegis.so; fi
 	@mkdir -p build
 	@tools/gpu_check.sh --dry-run > build/gpu_check.log || { cat build/gpu_check.log; exit 1; }
 	@tail -n 1 build/gpu_check.log

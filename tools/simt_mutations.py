@@ -33,8 +33,10 @@ class Fault:
     nth: int = 1  # which occurrence of `old`
 
 
-EXTRACT = "csrc/kernels/cuda/extract_batch.cuh"
-LAUNCH = "csrc/kernels/cuda/extract_batch.cu"
+EXTRACT, GATHER, SCALED = (
+    f"csrc/kernels/cuda/{name}.cuh" for name in ("extract_batch", "gather_records", "gather_records_scaled")
+)
+EXTRACT_LAUNCH, GATHER_LAUNCH = EXTRACT.removesuffix("h"), GATHER.removesuffix("h")
 ARGMAX, COMPACT, GEMV, HISTOGRAM, TRANSPOSE = (
     f"tests/simt/kernels/{name}.cuh" for name in ("argmax", "compact", "gemv", "histogram", "transpose")
 )
@@ -50,8 +52,14 @@ FAULTS = [
     Fault(EXTRACT, "swapped index: column-major", "row * job.block_size + i", "row + i * job.batch"),
     Fault(EXTRACT, "blocks repeat each other", "int64_t{blockDim.x} * gridDim.x", "int64_t{blockDim.x}"),
     Fault(EXTRACT, "wrong fill", "int64_t{-1}", "int64_t{0}"),
-    Fault(LAUNCH, "missing tail", "job.block_size + kExtractThreads - 1", "job.block_size"),
-    Fault(LAUNCH, "grid not limited", "std::min(job.batch, kMaxGridY)", "job.batch"),
+    Fault(EXTRACT_LAUNCH, "missing tail", "job.block_size + kExtractThreads - 1", "job.block_size"),
+    Fault(EXTRACT_LAUNCH, "grid not limited", "std::min(job.batch, kMaxGridY)", "job.batch"),
+    Fault(GATHER, "<= for <: a row too many", "asked < rows", "asked <= rows"),
+    Fault(GATHER, "row's bytes for its stride", "index * job.row_stride", "index * job.row_bytes"),
+    Fault(GATHER, "blocks repeat each other", "int64_t{blockDim.x} * gridDim.x", "int64_t{blockDim.x}"),
+    Fault(GATHER_LAUNCH, "alignment check too weak", "all % 16", "all % 8"),
+    Fault(SCALED, "wrong channel", "channel * size", "row * size"),
+    Fault(SCALED, "channels of one row only", "job.batch * job.channels", "job.batch"),
     Fault(ARGMAX, "removed barrier: before the totals", BARRIER, ""),
     Fault(ARGMAX, "removed barrier: between rows", BARRIER, "", 2),
     Fault(ARGMAX, "wrong lane", "delta = 16", "delta = 8"),
@@ -163,7 +171,7 @@ def try_fault(builder: Builder, fault: Fault | None, test: Path) -> tuple[bool, 
 
 
 def test_of(fault: Fault) -> Path:
-    name = "extract_batch" if fault.file.startswith("csrc/") else "example_kernels"
+    name = Path(fault.file).stem if fault.file.startswith("csrc/") else "example_kernels"
     return ROOT / "tests" / "simt" / f"test_{name}.cpp"
 
 
@@ -181,7 +189,7 @@ def main() -> int:
         if failed or reason != "all tests pass":
             sys.exit(f"{test.name} does not pass without a fault: {reason}")
 
-    print(f"{'kernel':<18} {'fault':<36} {'':<6} found by")
+    print(f"{'kernel':<26} {'fault':<36} {'':<6} found by")
     caught = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         for fault, (found, reason) in zip(
@@ -189,7 +197,7 @@ def main() -> int:
         ):
             caught += found
             kernel = Path(fault.file).name
-            print(f"{kernel:<18} {fault.what:<36} {'caught' if found else 'MISSED'} {reason[:110]}", flush=True)
+            print(f"{kernel:<26} {fault.what:<36} {'caught' if found else 'MISSED'} {reason[:110]}", flush=True)
     print(f"{caught} passed, {len(faults) - caught} failed")
     return 0 if caught >= NEEDED * len(faults) else 1
 

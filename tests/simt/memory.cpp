@@ -71,16 +71,15 @@ void MemoryMap::remove(const Region* region) {
 }
 
 void MemoryMap::measure() {
-  low_ = high_ = nullptr;
+  watched = {};
   for (const Region* region : regions_) {
     const char *low = region->begin - region->guard, *high = region->end + region->guard;
-    low_ = low_ == nullptr ? low : std::min(low_, low);
-    high_ = std::max(high_, high);
+    watched.low = watched.low == nullptr ? low : std::min(watched.low, low);
+    watched.high = std::max(watched.high, high);
   }
 }
 
 Region* MemoryMap::find(const char* address) const {
-  if (address < low_ || high_ <= address) return nullptr;
   for (Region* region : regions_) {
     if (region->begin - region->guard <= address && address < region->end + region->guard) {
       return region;

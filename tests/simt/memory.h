@@ -47,6 +47,18 @@ void disarm_guards(const Region& region);
 /// before.
 std::string damage(const Region& region);
 
+/// A range of addresses.
+struct Span {
+  const char* low = nullptr;
+  const char* high = nullptr;
+
+  bool holds(const void* address) const { return low <= address && address < high; }
+};
+
+/// From the first to the last region, guards included. Most accesses of a kernel are to its own
+/// variables, elsewhere: the hooks look here before they do anything else.
+inline Span watched;
+
 /// Every region that exists, for the look-up by address.
 class MemoryMap {
  public:
@@ -60,9 +72,6 @@ class MemoryMap {
   void measure();
 
   std::vector<Region*> regions_;
-  // Where the regions lie, guards included: most accesses of a kernel are to its stack, far away.
-  const char* low_ = nullptr;
-  const char* high_ = nullptr;
 };
 
 MemoryMap& memory_map();

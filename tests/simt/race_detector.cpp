@@ -74,25 +74,21 @@ void RaceDetector::report(const Region& region, const char* address, AccessKind 
                 (other_block ? " in the same launch" : " with no order between them " + since_));
 }
 
-void RaceDetector::look(Region& region, const char* address, AccessKind kind, const void* code) {
+void RaceDetector::look(Region& region, const char* address, AccessKind kind, const Access& now,
+                        const void* code) {
   Shadow& shadow = region.shadow[address - region.begin];
   const bool writes = kind != AccessKind::read, reads = kind != AccessKind::write;
-  const auto thread = static_cast<uint16_t>(block().current_thread());
-  const Access now{epoch_, clock_[thread], thread, kind == AccessKind::atomic};
-
   const uint32_t since = region.shared ? block_epoch_ : 1;
-  if (reads && !region.initialised && shadow.write.epoch < since) {
-    if (reports().fresh(code)) {
-      reports().add("unwritten: " + subject(kind) + region.element_at(address) +
-                    ", which nothing has written");
-    }
+  if (reads && !region.initialised && shadow.write.epoch < since && reports().fresh(code)) {
+    reports().add("unwritten: " + subject(kind) + region.element_at(address) +
+                  ", which nothing has written");
   }
   // Shared memory of an earlier block is another memory.
   const auto races = [&](const Access& before, bool both_write) {
     return !(region.shared && before.epoch < block_epoch_) && conflict(before, now, both_write);
   };
-  if (races(shadow.write, writes)) {
-    if (reports().fresh(code)) report(region, address, kind, shadow.write, true);
+  if (races(shadow.write, writes) && reports().fresh(code)) {
+    report(region, address, kind, shadow.write, true);
   }
   if (writes) {
     for (const Access& read : shadow.reads) {
@@ -104,10 +100,10 @@ void RaceDetector::look(Region& region, const char* address, AccessKind kind, co
     // Keep a reader of this warp and one of another, where there are two: any later writer then
     // meets a reader that it is not ordered with.
     Access* kept = shadow.reads;
-    if (kept[0].epoch != epoch_ || kept[0].thread == thread) {
+    if (kept[0].epoch != epoch_ || kept[0].thread == now.thread) {
       kept[0] = now;
     } else if (kept[1].epoch != epoch_ || kept[1].thread / kWarp == kept[0].thread / kWarp ||
-               kept[1].thread == thread) {
+               kept[1].thread == now.thread) {
       kept[1] = now;
     }
   }
@@ -130,7 +126,9 @@ void RaceDetector::on_access(const void* address, size_t bytes, bool whole, Acce
     reports().add("misaligned: " + subject(kind) + std::to_string(bytes) + " bytes at " +
                   region->element_at(at));
   }
-  for (size_t i = 0; i < bytes; ++i) look(*region, at + i, kind, code);
+  const auto thread = static_cast<uint16_t>(block().current_thread());
+  const Access now{epoch_, clock_[thread], thread, kind == AccessKind::atomic};
+  for (size_t i = 0; i < bytes; ++i) look(*region, at + i, kind, now, code);
 }
 
 RaceDetector& detector() {

@@ -39,7 +39,8 @@ class RaceDetector {
   using Known = std::array<uint32_t, kWarp>;
 
   bool conflict(const Access& before, const Access& now, bool both_write) const;
-  void look(Region& region, const char* address, AccessKind kind, const void* code);
+  void look(Region& region, const char* address, AccessKind kind, const Access& now,
+            const void* code);
   void report(const Region& region, const char* address, AccessKind kind, const Access& before,
               bool before_writes) const;
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "simt/block.h"
+#include "simt/memory.h"
 #include "simt/race_detector.h"
 
 namespace {
@@ -14,7 +15,8 @@ using aegis::simt::AccessKind;
 inline void access(const void* address, size_t bytes, bool whole, AccessKind kind,
                    const void* code) {
   using namespace aegis::simt;
-  if (block().running()) detector().on_access(address, bytes, whole, kind, code);
+  if (watched.holds(address) && block().running())
+    detector().on_access(address, bytes, whole, kind, code);
 }
 
 }  // namespace

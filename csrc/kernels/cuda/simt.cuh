@@ -2,25 +2,22 @@
 // tests, as plain C++ that runs on a CPU (docs/notes/simt.md).
 //
 // Rules for kernels:
-//  1. A kernel is a `__global__` template or function in `<op>.cuh`, without torch, CUB,
-//  cooperative
-//     groups or inline PTX. Code that only hardware can run (TMA, wgmma) sits in small wrappers,
-//     and its index, tile and scale arithmetic in host-device functions that have tests of their
-//     own.
-//  2. Shared memory is declared as AEGIS_SHARED(T, name, [N]) or AEGIS_DYNAMIC_SHARED(T, name), at
-//     the top of the kernel. It holds garbage until it is written. T has no comma in it: alias it.
-//  3. Every thread of a block reaches every __syncthreads(), on the same line; no return before the
-//     last one. Lanes named in a mask reach the same warp intrinsic with the same mask.
-//  4. Shuffles, votes and matches order no memory: __syncwarp() does, between the lanes of its
-//  mask.
-//     No code relies on lanes of a warp running in step, and none uses __activemask().
-//  5. No block waits for another. A block may read what another wrote only after __threadfence()
+//  1. A kernel is a `__global__` function or template in `<op>.cuh`: no torch, CUB, cooperative
+//     groups or inline PTX. Code that only hardware runs (TMA, wgmma) sits in small wrappers; its
+//     index, tile and scale arithmetic in host-device functions with tests of their own.
+//  2. Shared memory is AEGIS_SHARED(T, name, [N]) or AEGIS_DYNAMIC_SHARED(T, name), declared at
+//     the top of the kernel. It holds garbage until written. Give a T with a comma an alias.
+//  3. Every thread of a block reaches every __syncthreads(), on the same line, and none returns
+//     before the last. Lanes named in a mask reach the same intrinsic with the same mask.
+//  4. Shuffles, votes and matches order no memory; __syncwarp() does, between the lanes of its
+//     mask. No code relies on lanes running in step, and none uses __activemask().
+//  5. No block waits for another. A block reads what another wrote only after __threadfence()
 //     and an atomic that tells it to.
-//  6. float16, bfloat16 and float8 travel as raw bits and are converted by kernels/convert.h.
+//  6. float16, bfloat16 and float8 travel as raw bits; kernels/convert.h converts them.
 //  7. 64-bit atomics and shuffles take long long types, as CUDA declares them, not int64_t.
-//  8. The launcher in `<op>.cu` goes through launch() of kernels/cuda/launch.h: it works in both
+//  8. The launcher in `<op>.cu` goes through launch() of kernels/cuda/launch.h. It works in both
 //     worlds, so the tests run the launcher's own grid and block.
-// The test is tests/simt/test_<op>.cpp, declared with aegis_simt_test(<op>) in cmake/testing.cmake.
+// The test is tests/simt/test_<op>.cpp, declared by aegis_simt_test(<op>) in cmake/simt.cmake.
 #pragma once
 
 #ifdef __CUDACC__
