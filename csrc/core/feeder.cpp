@@ -61,7 +61,12 @@ Feeder::Feeder(std::shared_ptr<const BatchFiller> filler, std::shared_ptr<SlotPo
   (void)lay_out(filler_->fields(), 0);  // throws where there are too many fields
   const SignalsBlocked inherited;
   try {
-    for (int i = 0; i < options_.threads; ++i) shared_->threads.emplace_back([this, i] { run(i); });
+    for (int i = 0; i < options_.threads; ++i) {
+      std::thread& thread = shared_->threads.emplace_back([this] { run(); });
+      // From here, so that they have their names as soon as they can be seen.
+      pthread_setname_np(thread.native_handle(),
+                         ("aegis-feed-" + std::to_string(i)).substr(0, 15).c_str());
+    }
   } catch (...) {
     stop();
     throw;
@@ -272,9 +277,7 @@ void Feeder::wake_fillers() {
   shared_->work.notify_one();
 }
 
-void Feeder::run(int thread_index) noexcept {
-  pthread_setname_np(pthread_self(),
-                     ("aegis-feed-" + std::to_string(thread_index)).substr(0, 15).c_str());
+void Feeder::run() noexcept {
   Clock::time_point idle_since = Clock::now();
   while (!stopping_.load(std::memory_order_relaxed)) {
     int64_t mine = next_fill_.load(std::memory_order_relaxed);

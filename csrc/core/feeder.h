@@ -137,7 +137,7 @@ class Feeder {
   void fill(Job& job) noexcept;
   void fill_here(Job& job);
   Batch take_out(Job& oldest, std::exception_ptr& error);
-  void run(int thread_index) noexcept;
+  void run() noexcept;
   void wake_fillers();
 
   const std::shared_ptr<const BatchFiller> filler_;

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "ALLOCATORS",
@@ -216,32 +217,48 @@ class _Place(ctypes.Structure):
     )
 
 
+class _Loaded(ctypes.Structure):
+    """The beginning of what dl_iterate_phdr tells of a library."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("file", ctypes.c_char_p))
+
+
 def active_allocator() -> ActiveAllocator:
-    """Looks where ``malloc`` of this process lies and what else that library has. Never by name or environment."""
-    process = ctypes.CDLL(None)
-    place = _Place()
-    address = ctypes.cast(process.malloc, ctypes.c_void_p)
-    if not process.dladdr(address, ctypes.byref(place)) or not place.file:
-        return ActiveAllocator("unknown", "unknown")
-    library = os.fsdecode(place.file)
-    try:
-        own = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:  # the program itself
-        own = process
-    for name, known in (*_KNOWN.items(), ("glibc", _Allocator("gnu_get_libc_version", (), "", ()))):
-        if _defines(own, known.symbol, place.base):
+    """Whose ``malloc`` is found first, and what else that library has. Goes by no name and no environment.
+
+    Not by the address of ``malloc`` either: in programs linked to fixed addresses that lies in the program.
+    """
+    for library in _libraries():
+        if _defines(library, "malloc"):
+            known = {name: allocator.symbol for name, allocator in _KNOWN.items()} | {"glibc": "gnu_get_libc_version"}
+            name = next((name for name, symbol in known.items() if _defines(library, symbol)), "unknown")
             return ActiveAllocator(name, library)
-    return ActiveAllocator("unknown", library)
+    return ActiveAllocator("unknown", "unknown")
 
 
-def _defines(library: ctypes.CDLL, symbol: str, base: int) -> bool:
-    """Whether the library at ``base`` itself has the symbol, and not one that it links to."""
+def _libraries() -> list[str]:
+    """Those of this process, in the order in which symbols are looked up."""
+    found: list[str] = []
+
+    def note(info: Any, size: int, data: int | None) -> int:
+        if info.contents.file:  # the program itself has no name
+            found.append(os.fsdecode(info.contents.file))
+        return 0
+
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Loaded), ctypes.c_size_t, ctypes.c_void_p)(note)
+    ctypes.CDLL(None).dl_iterate_phdr(callback, None)
+    return found
+
+
+def _defines(file: str, symbol: str) -> bool:
+    """Whether the library itself has the symbol, and not one that it links to."""
     try:
+        library = ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p)
-    except AttributeError:
+    except (AttributeError, OSError):
         return False
     place = _Place()
-    return bool(library.dladdr(address, ctypes.byref(place))) and place.base == base
+    return bool(library.dladdr(address, ctypes.byref(place))) and os.fsdecode(place.file or b"") == file
 
 
 def idle_settings() -> dict[str, str]:

@@ -76,8 +76,8 @@ def test_freeze_sets_objects_aside_and_unfreeze_brings_them_back():
 
     kept = Cycle()
     count = runtime.freeze()
-    assert count == gc.get_freeze_count() > 0
-    assert runtime.gc_report().frozen == count
+    assert count > 1000
+    assert 0 < runtime.gc_report().frozen <= count  # some may have been freed since
     assert not any(o is kept for o in gc.get_objects())
     frozen = weakref.ref(kept)
     del kept
