@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from aegis.decode.graph import capture_graph
 from aegis.decode.huggingface import cache_argument, check_model, forward_arguments
 from aegis.decode.model_setup import set_up
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
@@ -370,31 +371,5 @@ class CUDAGraphFastRunner:
             # The code around the kernels in C++ too: a quarter of what a step costs beside them.
             compiled: Callable[[], Tensor] = torch.compile(step, dynamic=False, options={"cpp_wrapper": True})
             return compiled
-        return self._capture_graph(step)
-
-    def _capture_graph(self, step: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Warms ``step`` up, captures it and leaves all state as it was."""
-        state = [self._tokens, self._positions, self._spans, self.cache.lengths, self.sampler.state]
-        before = [tensor.clone() for tensor in state]
-
-        def restore() -> None:
-            for tensor, value in zip(state, before, strict=True):
-                tensor.copy_(value)
-
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                step()
-                restore()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = step()
-        restore()
-
-        def replay() -> Tensor:
-            graph.replay()
-            return logits
-
-        return replay
+        state = (self._tokens, self._positions, self._spans, self.cache.lengths, self.sampler.state)
+        return capture_graph(step, state)

@@ -148,6 +148,23 @@ def test_cache_with_keys_and_values_of_other_shapes_than_the_config_tells():
     assert_same(model, tiny_models.prompts(2), attention_mask=tiny_models.padding(2), eos_token_id=None)
 
 
+def test_stop_strings(llama):
+    """model.generate hands its tokenizer on to its own loop only."""
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())[: tiny_models.VOCABULARY]
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+    ids = tiny_models.prompts(1)
+    free = llama.generate(ids, **GREEDY)[0, 9:].tolist()
+    stop = next(letters[token] for token in free if letters[token].isalpha())
+    options = {**GREEDY, "stop_strings": [stop], "tokenizer": tokenizer}
+    want = llama.generate(ids, **options)
+    assert want.shape[1] == 9 + free.index(letters.index(stop)) + 1
+    assert torch.equal(aegis.generate(llama, ids, **options), want)
+
+
 class _Streamer:
     def __init__(self):
         self.shapes = []
