@@ -193,7 +193,10 @@ class CUDAGraphFastRunner:
                 columns[begin:end],
             )
         if self.cache.common_length(batch) != past + length:
-            raise ValueError(f"model: expected forward to add {length} tokens to the cache, but it did not")
+            raise ValueError(
+                f"model: expected forward to add {length} tokens to the cache, but it did not; where gradients are "
+                "checkpointed, call model.eval() before"
+            )
         self._active = batch
         self._spans[:batch, 0, 0, 0] = 0 if starts is None else starts
         self._place()
