@@ -171,6 +171,8 @@ class CUDAGraphFastRunner:
         batch, length = self._check_prompt(input_ids)
         past = self.cache.common_length(batch)
         starts = self._check_mask(attention_mask, batch, past + length)
+        if starts is None and past > 0 and bool(self._spans[:batch, 0, 0, 0].any()):
+            raise ValueError("attention_mask: expected one, since rows in the cache are padded, got None")
         if not isinstance(chunk, int) or chunk < 1:
             raise ValueError(f"chunk: expected at least 1, got {chunk!r}")
         if past + length > self.cache.max_cache_len:
@@ -248,6 +250,7 @@ class CUDAGraphFastRunner:
     def reset(self) -> None:
         """Forgets what was decoded, for a new prompt. What was captured stays."""
         self.cache.reset()
+        self._spans.zero_()
         self._active = 0
 
     # --- checks --------------------------------------------------------------------------------------------------

@@ -169,6 +169,18 @@ def test_tokens_can_be_taken_back_between_steps(llama):
     assert torch.equal(torch.stack(again), torch.stack(got[3:]))
 
 
+def test_more_of_a_padded_prompt_needs_its_mask(llama):
+    ids, mask, more = tiny_models.prompts(2), tiny_models.padding(2), tiny_models.prompts(2, 3, seed=4)
+    with aegis.CUDAGraphFastRunner(llama, batch_size=2, max_cache_len=32, clone=True) as runner:
+        runner.prefill(ids, mask)
+        with pytest.raises(ValueError, match="attention_mask: expected one, since rows in the cache are padded"):
+            runner.prefill(more)
+        got = runner.prefill(more, torch.cat([mask, torch.ones_like(more)], 1))
+    whole, mask = torch.cat([ids, more], 1), torch.cat([mask, torch.ones_like(more)], 1)
+    want = llama.generate(whole, attention_mask=mask, max_new_tokens=1, do_sample=False, pad_token_id=0)
+    assert torch.equal(got, want[:, -1])
+
+
 def test_memory_made_in_inference_mode_serves_outside_of_it(llama):
     ids = tiny_models.prompts(1)
     with torch.inference_mode():
