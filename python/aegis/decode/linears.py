@@ -23,19 +23,14 @@ class SkinnyLinear(nn.Linear):
     """``nn.Linear`` that hands up to 8 rows on a CPU to :func:`aegis.ops.skinny_linear`, and the rest to torch.
 
     Its parameters are those of the layer it replaces, and so are results up to the rounding of float sums. Where a
-    gradient is asked for, and under autocast, it does what ``nn.Linear`` does.
+    gradient is asked for it does what ``nn.Linear`` does.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         parameters = self._parameters  # self.weight would be looked up by Python code of nn.Module's
         weight, bias = parameters["weight"], parameters["bias"]
         assert weight is not None
-        if (
-            input.numel() <= MAX_ROWS * self.in_features
-            and input.dtype is weight.dtype
-            and not torch.is_grad_enabled()
-            and not torch.is_autocast_enabled("cpu")
-        ):
+        if input.numel() <= MAX_ROWS * self.in_features and input.dtype is weight.dtype and not torch.is_grad_enabled():
             result: Tensor = _skinny_linear(input, weight, bias)
             return result
         return nn.functional.linear(input, weight, bias)
@@ -65,9 +60,10 @@ def skinny_linears(model: nn.Module) -> Iterator[int]:
 
     The modules stay the same objects, with the same parameters; only their class changes, and changes back. Layers of
     other classes, of other dtypes than float32, bfloat16 and float16, or with a ``forward`` of their own, stay as they
-    are. Leave in the order opposite to that of entering; :func:`aegis.decode.model_setup.set_up` is for threads.
+    are, and so do all where autocast is on. Leave in the order opposite to that of entering;
+    :func:`aegis.decode.model_setup.set_up` is for threads.
     """
-    modules = [module for module in model.modules() if _fits(module)]
+    modules = [] if torch.is_autocast_enabled("cpu") else [module for module in model.modules() if _fits(module)]
     for module in modules:
         module.__class__ = SkinnyLinear
     try:
