@@ -9,7 +9,7 @@ from unittest import mock
 import aegis
 import llama_cpp_peer
 import torch
-from aegis.decode import runner as runner_module
+from aegis.decode import model_setup
 from aegis.decode.bench import _Clock
 from harness import Table, main, median
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -53,7 +53,7 @@ class Contest:
         runner = aegis.CUDAGraphFastRunner(self.model, max_cache_len=PROMPT + self.new, mode=mode)
 
         def decode(clock: _Clock) -> torch.Tensor:
-            patch = mock.patch.object(runner_module, "skinny_linears", return_value=nullcontext())
+            patch = mock.patch.object(model_setup, "skinny_linears", return_value=nullcontext())
             with patch if torch_linears else nullcontext():
                 return aegis.generate(self.model, self.ids, streamer=clock, runner=runner, **self.options)
 

@@ -87,11 +87,16 @@ def bench_generate(
     for name, value, least in (("max_new_tokens", max_new_tokens, 2), ("turns", turns, 1)):
         if value < least:
             raise ValueError(f"{name}: expected at least {least}, got {value}")
-    own = {name: options.pop(name) for name in ("seed", "mode", "stop_sequences") if name in options}
+    own = {name: options.pop(name) for name in ("seed", "stop_sequences") if name in options}
     options = {"max_new_tokens": max_new_tokens, "eos_token_id": None, "pad_token_id": 0, **options}
     if own.get("seed") is not None:
         options.setdefault("do_sample", True)
-    mode = runner.mode if runner is not None else own.get("mode", "eager")
+    rows, length = input_ids.shape
+    rows *= options.get("num_return_sequences") or 1
+    mode = options.pop("mode", "auto")
+    if runner is None:  # one for all turns: a compiled step is compiled once
+        room = length + max_new_tokens
+        runner = CUDAGraphFastRunner(model, batch_size=rows, max_cache_len=room, mode=mode)
     theirs, ours = [], []
     result: list[Tensor] = []
     for turn in range(-1, turns):
@@ -105,12 +110,12 @@ def bench_generate(
             ours += clocks[1].steps
     sampled = bool(options.get("do_sample"))
     figures = DecodeFigures(
-        len(input_ids),
+        rows,
         max_new_tokens,
-        mode,
+        runner.mode,
         None if sampled else torch.equal(*result),
-        _summary(theirs, len(input_ids)),
-        _summary(ours, len(input_ids)),
+        _summary(theirs, rows),
+        _summary(ours, rows),
     )
     if not quiet:
         print(figures)

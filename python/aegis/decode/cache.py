@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ class SlottedStaticCache(cache_utils.Cache):
             ``window + rollback + 1`` positions, or max_cache_len if that is less.
 
     Raises:
-        ValueError: a config with an encoder or with layers that keep another kind of state; sizes below 1.
+        ValueError: a config with an encoder or with layers that keep another kind of state; sizes below 1; a dtype that
+            is not floating-point.
 
     **Rows.** Each row has a length of its own. By itself a pass goes over rows 0, 1, ..., as many as its batch has.
     To decode requests that come and go, take rows with :meth:`acquire_row`, run a pass over some of them within
@@ -67,6 +69,8 @@ class SlottedStaticCache(cache_utils.Cache):
         device: torch.device | str | None = None,
         rollback: int = 0,
     ) -> None:
+        if not hasattr(config, "get_text_config"):
+            raise TypeError(f"config: expected model.config, got {type(config).__name__}")
         if getattr(config, "is_encoder_decoder", False):
             raise ValueError("config: expected a decoder, got an encoder-decoder model")
         if max_cache_len is None:
@@ -76,6 +80,8 @@ class SlottedStaticCache(cache_utils.Cache):
             ("max_cache_len", max_cache_len, 1),
             ("rollback", rollback, 0),
         ):
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise TypeError(f"{name}: expected an int, got {value!r}")
             if value < least:
                 raise ValueError(f"{name}: expected at least {least}, got {value}")
         self._config = config.get_text_config(decoder=True)
@@ -129,6 +135,11 @@ class SlottedStaticCache(cache_utils.Cache):
     # Sizes and lengths
 
     @property
+    def config(self) -> Any:
+        """The decoder's configuration: the model's own object."""
+        return self._config
+
+    @property
     def lengths(self) -> Tensor:
         """(batch_size,) int64 on the cache's device: tokens in each row, 0 in free ones. Advanced in place by each
         pass; to be read, not written. It moves at most once, to the device of the first pass."""
@@ -159,6 +170,20 @@ class SlottedStaticCache(cache_utils.Cache):
         """Tokens in the longest of the current rows (the selected ones, or all in use): an int, except while a pass is
         compiled or captured, when it is a 0-d int64 tensor of the device."""
         return next(iter(self._stored.values())).get_seq_length()
+
+    def common_length(self, batch_size: int) -> int:
+        """Tokens in each of the rows that a batch goes over.
+
+        Raises:
+            ValueError: a batch that does not fit; rows of different lengths among those and the current ones.
+        """
+        rows = {*self._positions.batch_rows(batch_size), *self._positions.current_rows()}
+        shortest, longest = self._positions.host.length_range(sorted(rows))
+        if shortest != longest:
+            raise ValueError(
+                f"cache: expected rows of one length, got {shortest} to {longest}; select such rows with cache.rows"
+            )
+        return longest
 
     def get_query_offset(self, layer_idx: int = 0) -> Any:
         return self.get_seq_length()

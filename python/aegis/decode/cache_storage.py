@@ -37,7 +37,7 @@ class Storage:
         return bool(self._buffers)
 
     def reserve(self, shapes: list[Shape], dtype: torch.dtype, device: torch.device) -> None:
-        """Makes the buffers of all layers."""
+        """Makes the buffers of all layers. Raises ValueError for a dtype that is not floating-point."""
         self._told = True
         self._make({i: shape for i, shape in enumerate(shapes) if self._slots[i]}, dtype, device)
 
@@ -81,6 +81,8 @@ class Storage:
         return keys.shape[1], keys.shape[3], values.shape[3]
 
     def _make(self, shapes: dict[int, Shape], dtype: torch.dtype, device: torch.device) -> None:
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ValueError(f"dtype: expected a floating-point torch.dtype, got {dtype!r}")
         extents = {
             layer: [(self._rows, heads, self._slots[layer], size) for size in sizes]
             for layer, (heads, *sizes) in shapes.items()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any, Literal
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +12,11 @@ from torch import Tensor
 from aegis.decode.huggingface import check_model
 from aegis.decode.processors import fuse
 from aegis.decode.runner import PREFILL_CHUNK, CUDAGraphFastRunner
-from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
+from aegis.decode.sampler import FusedLogitsSampler
 from aegis.decode.stopping import Stopping
+
+if TYPE_CHECKING:
+    from aegis.decode.cache import SlottedStaticCache
 
 __all__ = ["generate"]
 
@@ -41,7 +44,8 @@ def generate(
     """Continues ``input_ids`` with a causal language model of transformers, as ``model.generate`` does, faster.
 
     Greedy tokens are those of ``model.generate``, up to float rounding between two nearly equal logits; sampled ones
-    follow the same distribution. Can also be the ``custom_generate=`` of ``model.generate``.
+    follow the same distribution. Can also be the ``custom_generate=`` of ``model.generate``, which then keeps some
+    arguments to itself: a ``streamer`` gets the prompt alone, and ``assistant_model`` is without effect.
 
     Args:
         model: a decoder-only model whose attention goes through transformers' AttentionInterface.
@@ -56,20 +60,24 @@ def generate(
         progress: shows a bar with tokens per second.
         **options: what else ``model.generate`` takes: ``attention_mask``, ``max_new_tokens``, ``eos_token_id``,
             ``top_k``, ``streamer``, ... Where temperature, top_k, top_p, min_p or seed is given, ``do_sample`` is True
-            unless it is given too. ``past_key_values`` (``cache``) may be a :class:`~aegis.SlottedStaticCache` to
-            decode into, or to go on from: ``input_ids`` then begins with the tokens it holds.
+            unless it, or a ``generation_config``, is given too. ``past_key_values`` (``cache``) may be a
+            :class:`~aegis.SlottedStaticCache` to decode into, or to go on from: ``input_ids`` then begins with the
+            tokens it holds.
 
     Returns:
         (B, L + new tokens) int64: prompts and what follows. Finished rows are filled up with the padding token.
 
     Raises:
-        ValueError: a model, a mode of generation (beams) or an output (scores) that aegis does not offer; a cache that
-            is too small. The error names the argument.
+        ValueError: a model, a mode of generation (beams, assistants) or an output (scores) that aegis does not offer; a
+            cache that is too small. The error names the argument.
 
     Cost: a prefill, then a step for each token. Nothing is allocated by aegis's own objects for a token.
     """
     if not hasattr(generation_config, "_eos_token_tensor"):  # called by a user, not yet by transformers
         check_model(model)
+        if input_ids is None:
+            input_ids = options.pop("inputs", None)
+        _check_call(input_ids, callback, options)
         wants_to_sample = seed is not None or any(options.get(name) is not None for name in _SAMPLING)
         if wants_to_sample and generation_config is None:
             options.setdefault("do_sample", True)
@@ -87,37 +95,89 @@ def generate(
         return _prepared_by_transformers(model, input_ids, callback, options)
 
     assert input_ids is not None
+    _check_ids(input_ids)
+    input_ids = input_ids.to(torch.int64)
     cache = options.pop("cache", None)
     cache = options.pop("past_key_values", None) if cache is None else cache
     attention_mask = options.pop("attention_mask", None)
     _refuse(generation_config, options)
-    stopping = Stopping(generation_config, stopping_criteria, stop_sequences, len(input_ids))
+    rows, length = input_ids.shape
+    stopping = Stopping(generation_config, stopping_criteria, stop_sequences, rows)
+    longest = max(stopping.max_length, length + 1)  # a token is picked before any criterion is asked
     fused = fuse(logits_processor or (), do_sample=generation_config.do_sample)
     plain = FusedLogitsSampler(**fused.options, seed=seed)
     sampler = plain.after(fused.before) if fused.before else plain
-    runner = _runner_for(model, runner, cache, sampler, len(input_ids), stopping.max_length, mode)
+    again = runner is not None
+    if runner is None:
+        room = longest - 1  # the last token is never fed
+        runner = CUDAGraphFastRunner(
+            model, batch_size=rows, max_cache_len=room, cache=_usable(cache), sampler=sampler, mode=mode
+        )
+    else:
+        _check_runner(runner, model, cache)
+    if isinstance(callback, _Streaming):
+        callback.streamer.put(input_ids.cpu())
     chunk = generation_config.prefill_chunk_size or PREFILL_CHUNK
-    return _decode(runner, input_ids, attention_mask, stopping, chunk, callback, progress)
+    with runner:
+        if again:
+            runner.reset()
+            runner.use_sampler(sampler)
+        return _decode(runner, input_ids, attention_mask, stopping, longest, chunk, callback, progress)
+
+
+class _Streaming:
+    """The callback of a call with a streamer, which transformers does not hand to a custom_generate."""
+
+    def __init__(self, streamer: Any, callback: Callable[[Tensor], object] | None) -> None:
+        self.streamer = streamer
+        self.callback = callback
+
+    def __call__(self, tokens: Tensor) -> None:
+        self.streamer.put(tokens)
+        if self.callback is not None:
+            self.callback(tokens)
+
+
+def _check_call(input_ids: Tensor | None, callback: object, options: dict[str, Any]) -> None:
+    """Raises for what transformers would find out late, in words of its own, or not at all."""
+    if input_ids is not None:
+        _check_ids(input_ids)
+    mask = options.get("attention_mask")
+    if mask is not None and input_ids is not None and getattr(mask, "shape", None) != input_ids.shape:
+        got = list(mask.shape) if isinstance(mask, Tensor) else mask
+        raise ValueError(f"attention_mask: expected shape {list(input_ids.shape)}, that of input_ids, got {got}")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback: expected a function, got {callback!r}")
+    if options.get("assistant_model") is not None:
+        raise ValueError("assistant_model: expected None; assisted generation is model.generate's")
+
+
+def _check_ids(input_ids: Any) -> None:
+    if isinstance(input_ids, Tensor):
+        if input_ids.ndim == 2 and 0 not in input_ids.shape and input_ids.dtype in (torch.int64, torch.int32):
+            return
+        got = f"{input_ids.dtype} of shape {list(input_ids.shape)}"
+    else:
+        got = type(input_ids).__name__
+    raise ValueError(f"input_ids: expected an int64 tensor (batch, length) of at least 1 row and 1 token, got {got}")
 
 
 def _prepared_by_transformers(
     model: Any, input_ids: Tensor | None, callback: Callable[[Tensor], object] | None, options: dict[str, Any]
 ) -> Tensor:
     """model.generate checks and completes the arguments, and calls back with what comes of that."""
+    from transformers import StopStringCriteria
+
+    tokenizer, strings = options.pop("tokenizer", None), options.get("stop_strings")
+    if tokenizer is not None and strings:  # transformers hands no tokenizer on to where it would make this itself
+        criterion = StopStringCriteria(tokenizer, options.pop("stop_strings"))
+        options["stopping_criteria"] = [*(options.get("stopping_criteria") or ()), criterion]
     streamer = options.pop("streamer", None)
-
-    def both(tokens: Tensor) -> None:
-        streamer.put(tokens)
-        if callback is not None:
-            callback(tokens)
-
-    if streamer is None:
-        result: Tensor = model.generate(input_ids, custom_generate=generate, callback=callback, **options)
-        return result
-    if input_ids is not None:  # transformers does not hand a streamer to a custom_generate
-        streamer.put(input_ids.cpu())
-    result = model.generate(input_ids, custom_generate=generate, callback=both, **options)
-    streamer.end()
+    if streamer is not None:
+        callback = _Streaming(streamer, callback)
+    result: Tensor = model.generate(input_ids, custom_generate=generate, callback=callback, **options)
+    if streamer is not None:
+        streamer.end()
     return result
 
 
@@ -126,40 +186,38 @@ def _refuse(generation_config: Any, options: dict[str, Any]) -> None:
     config = generation_config
     if (config.num_beams or 1) > 1:
         raise ValueError(f"num_beams: expected 1, got {config.num_beams}; beam search is model.generate's")
+    if (kind := config.get_generation_mode()) not in ("greedy_search", "sample"):
+        raise ValueError(f"generation_config: expected greedy search or sampling, got settings of {kind.value}")
     if config.return_dict_in_generate:
         raise ValueError("return_dict_in_generate: expected False; aegis.generate returns tokens alone")
     if options.get("use_cache") is False:
         raise ValueError("use_cache: expected True, got False")
+    if not options.get("mm_encoder_outputs"):  # empty, where the model could also have taken images
+        options.pop("mm_encoder_outputs", None)
     others = sorted(name for name, value in options.items() if value is not None and name not in _PREPARED)
     if others:
         raise ValueError(f"{', '.join(others)}: expected no inputs but token ids and their mask")
 
 
-def _runner_for(
-    model: Any,
-    runner: CUDAGraphFastRunner | None,
-    cache: Any,
-    sampler: FusedLogitsSampler | ProcessedSampler,
-    rows: int,
-    max_length: int,
-    mode: Literal["auto", "eager", "compiled", "cuda-graph"],
-) -> CUDAGraphFastRunner:
+def _usable(cache: Any) -> SlottedStaticCache | None:
+    """``cache`` where it is aegis's; None where it is another's and empty, as transformers makes them."""
     from aegis.decode.cache import SlottedStaticCache
 
-    if runner is not None:
-        if runner.model is not model:
-            raise ValueError("runner: expected one made for this model, got one for another")
-        runner.reset()
-        runner.use_sampler(sampler)
-        return runner
-    if not isinstance(cache, SlottedStaticCache):
-        if cache is not None and cache.get_seq_length() > 0:
-            raise ValueError(f"past_key_values: expected a SlottedStaticCache or an empty cache, got {type(cache)}")
-        cache = None
-    # The last token is never fed.
-    return CUDAGraphFastRunner(
-        model, batch_size=rows, max_cache_len=max(max_length - 1, 1), cache=cache, sampler=sampler, mode=mode
-    )
+    if isinstance(cache, SlottedStaticCache):
+        return cache
+    if cache is not None and cache.get_seq_length() > 0:
+        raise ValueError(f"past_key_values: expected a SlottedStaticCache or an empty cache, got {type(cache)}")
+    return None
+
+
+def _check_runner(runner: Any, model: Any, cache: Any) -> None:
+    if not isinstance(runner, CUDAGraphFastRunner):
+        raise ValueError(f"runner: expected a CUDAGraphFastRunner, got {runner!r}")
+    if runner.model is not model:
+        raise ValueError("runner: expected one made for this model, got one for another")
+    usable = _usable(cache)
+    if usable is not None and usable is not runner.cache:
+        raise ValueError("past_key_values: expected none beside a runner, which has a cache of its own")
 
 
 def _decode(
@@ -167,32 +225,30 @@ def _decode(
     input_ids: Tensor,
     attention_mask: Tensor | None,
     stopping: Stopping,
+    longest: int,
     chunk: int,
     callback: Callable[[Tensor], object] | None,
     progress: bool,
 ) -> Tensor:
     rows, length = input_ids.shape
-    past = runner.cache.get_seq_length()
+    past = runner.cache.common_length(rows)
     if past >= length:
         raise ValueError(
             f"input_ids: expected more tokens than the cache holds, which is {past}, got {length}; cache.reset() "
             "forgets them"
         )
-    if stopping.max_length - 1 > runner.cache.max_cache_len:
+    if longest - 1 > runner.cache.max_cache_len:
         raise ValueError(
-            f"max_cache_len: expected room for {stopping.max_length - 1} tokens (max_length without the last, which is "
+            f"max_cache_len: expected room for {longest - 1} tokens (max_length without the last, which is "
             f"not fed), got {runner.cache.max_cache_len}"
         )
-    sequences = torch.full((rows, stopping.max_length), stopping.pad, dtype=torch.int64, device=input_ids.device)
+    sequences = torch.full((rows, longest), stopping.pad, dtype=torch.int64, device=input_ids.device)
     sequences[:, :length] = input_ids
-    with ExitStack() as stack:
-        stack.enter_context(runner)
-        bar = stack.enter_context(_bar(stopping.max_length - length)) if progress else None
-        history = input_ids
-        tokens = runner.prefill(input_ids[:, past:], attention_mask, chunk=chunk, history=history)
+    with _bar(longest - length) if progress else nullcontext() as bar:
+        tokens = runner.prefill(input_ids[:, past:], attention_mask, chunk=chunk, history=input_ids)
         while True:
             host = tokens.tolist()
-            if any(stopping.finished):
+            if stopping.fills and any(stopping.finished):
                 host = [stopping.pad if done else t for t, done in zip(host, stopping.finished, strict=True)]
                 tokens.copy_(torch.tensor(host))
             sequences[:, length] = tokens
@@ -203,7 +259,7 @@ def _decode(
                 bar.update()
             history = sequences[:, :length]
             if stopping.step(host, history):
-                return history
+                return history.contiguous()
             tokens = runner.step(history=history)
 
 

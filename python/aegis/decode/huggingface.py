@@ -35,6 +35,8 @@ def check_model(model: Any) -> None:
     needed = {"input_ids", "attention_mask", "position_ids", cache_argument(model)}
     if missing := needed - forward_arguments(model):
         raise ValueError(f"model: expected forward to take {', '.join(sorted(missing))}, which that of {kind} does not")
+    if model.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"model: expected one on a CPU or on CUDA, got one on {model.device}")
     if not model._can_set_attn_implementation():
         raise ValueError(
             f"model: expected one whose attention goes through transformers' AttentionInterface, which that of {kind} "
@@ -48,10 +50,11 @@ def aegis_attention(model: Any) -> Iterator[None]:
     from aegis.decode.attention import register_attention
 
     register_attention()
-    before = model.config._attn_implementation
-    if before == ATTENTION:
-        yield
-        return
+    config = model.config
+    before: Any = config._attn_implementation
+    parts = {name: getattr(config, name)._attn_implementation for name in config.sub_configs if getattr(config, name)}
+    if parts:  # of a model of text and images, say; each may have had its own
+        before = {"": before, **parts}
     model.set_attn_implementation(ATTENTION)
     try:
         yield

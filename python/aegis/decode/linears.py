@@ -37,14 +37,20 @@ class SkinnyLinear(nn.Linear):
 
 
 def _fits(module: nn.Module) -> bool:
-    """Whether the operator can take the place of this very module: a subclass, or hooks, may do something else."""
+    """Whether the operator can take this very module's place.
+
+    A subclass, or a forward of its own, may do something else. Weights may be quantised tensors, or no parameters but
+    made by a hook (pruning, weight_norm).
+    """
+    if type(module) is not nn.Linear or "forward" in vars(module):
+        return False
+    weight, bias = module._parameters.get("weight"), module._parameters.get("bias", module)
     return (
-        type(module) is nn.Linear
-        and "forward" not in vars(module)
-        and module.weight.device.type == "cpu"
-        and module.weight.dtype in _DTYPES
-        and module.weight.stride(-1) == 1
-        and (module.bias is None or module.bias.dtype == module.weight.dtype)
+        type(weight) is nn.Parameter
+        and weight.device.type == "cpu"
+        and weight.dtype in _DTYPES
+        and weight.stride(-1) == 1
+        and (bias is None or (type(bias) is nn.Parameter and bias.dtype == weight.dtype))
     )
 
 
@@ -54,9 +60,10 @@ def skinny_linears(model: nn.Module) -> Iterator[int]:
 
     The modules stay the same objects, with the same parameters; only their class changes, and changes back. Layers of
     other classes, of other dtypes than float32, bfloat16 and float16, or with a ``forward`` of their own, stay as they
-    are. Not for two threads at once over the same model.
+    are, and so do all where autocast is on. Leave in the order opposite to that of entering;
+    :func:`aegis.decode.model_setup.set_up` is for threads.
     """
-    modules = [module for module in model.modules() if _fits(module)]
+    modules = [] if torch.is_autocast_enabled("cpu") else [module for module in model.modules() if _fits(module)]
     for module in modules:
         module.__class__ = SkinnyLinear
     try:

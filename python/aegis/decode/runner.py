@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from aegis.decode.huggingface import aegis_attention, cache_argument, check_model, forward_arguments
-from aegis.decode.linears import skinny_linears
+from aegis.decode.graph import capture_graph
+from aegis.decode.huggingface import cache_argument, check_model, forward_arguments
+from aegis.decode.model_setup import set_up
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class CUDAGraphFastRunner:
     * ``"eager"`` (default on a CPU): the model's modules as they are.
 
     On a CPU, linear layers run through ``skinny_linear`` and attention through ``decode_attention``. Use it as a
-    context manager: inside, the model is set up for that, and on leaving it is as it was before::
+    context manager: inside, the model is set up for that, and once all who share it have left it is as it was before::
 
         with aegis.CUDAGraphFastRunner(model, batch_size=1, max_cache_len=2048) as runner:
             tokens = runner.prefill(input_ids)          # the first new token of each row
@@ -71,21 +72,29 @@ class CUDAGraphFastRunner:
         on_change: Literal["recapture", "raise"] = "recapture",
         clone: bool = False,
     ) -> None:
+        check_model(model)
         from aegis.decode.cache import SlottedStaticCache
 
-        check_model(model)
         if mode not in ("auto", "eager", "compiled", "cuda-graph"):
             raise ValueError(f"mode: expected 'auto', 'eager', 'compiled' or 'cuda-graph', got {mode!r}")
         if on_change not in ("recapture", "raise"):
             raise ValueError(f"on_change: expected 'recapture' or 'raise', got {on_change!r}")
+        if sampler is not None and not isinstance(sampler, (FusedLogitsSampler, ProcessedSampler)):
+            raise ValueError(f"sampler: expected a FusedLogitsSampler, alone or after processors, got {sampler!r}")
         device = model.device
         if mode == "cuda-graph" and device.type != "cuda":
             raise ValueError(f"mode: expected 'eager' or 'compiled' for a model on {device}, got 'cuda-graph'")
+        config = model.config.get_text_config(decoder=True)
         if cache is None:
-            length = max_cache_len or model.config.get_text_config().max_position_embeddings
-            cache = SlottedStaticCache(
-                model.config, batch_size=batch_size, max_cache_len=length, dtype=model.dtype, device=device
-            )
+            if max_cache_len is None:
+                max_cache_len = getattr(config, "max_position_embeddings", None)
+            cache = SlottedStaticCache(config, batch_size, max_cache_len, device=device)
+        elif not isinstance(cache, SlottedStaticCache):
+            raise ValueError(f"cache: expected a SlottedStaticCache, got {type(cache).__name__}")
+        elif cache.config is not config:
+            raise ValueError("cache: expected one made from model.config itself, got one made from another config")
+        if any(getattr(layer, "kind", None) == "chunked_attention" for layer in cache.layers):
+            raise ValueError("model: expected full or sliding attention, got chunked; model.generate still takes it")
         self.model = model
         self.cache = cache
         self.sampler = sampler if sampler is not None else FusedLogitsSampler(do_sample=False)
@@ -100,10 +109,12 @@ class CUDAGraphFastRunner:
         self._fingerprint: tuple[Any, ...] = ()
 
         rows = self._rows
-        self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        self._spans = torch.zeros(rows, 1, 1, 2, dtype=torch.int64, device=device)
+        with torch.inference_mode(False):  # tensors made in that mode could not be written outside of it
+            self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+            self._positions = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+            self._spans = torch.zeros(rows, 1, 1, 2, dtype=torch.int64, device=device)
         self._active = 0  # rows of the batch that was filled in
+        self._length = -1  # of the cache, as positions and spans have it; -1 where they may be anything
         self.logits: Tensor | None = None
         """(B, V): what the last token was picked from. Overwritten by the next step, unless the mode is eager."""
 
@@ -113,9 +124,7 @@ class CUDAGraphFastRunner:
         if self._installed is not None:
             raise RuntimeError("CUDAGraphFastRunner: expected to be entered once at a time, got entered again")
         with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(aegis_attention(self.model))
-            stack.enter_context(skinny_linears(self.model))
+            stack.enter_context(set_up(self.model))
             self._installed = stack.pop_all()
         return self
 
@@ -130,6 +139,7 @@ class CUDAGraphFastRunner:
 
     # --- decoding ------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def prefill(
         self,
         input_ids: Tensor,
@@ -156,11 +166,15 @@ class CUDAGraphFastRunner:
                 has room for, in which case nothing was written.
         """
         self._check_entered()
+        if torch.is_autocast_enabled(self.cache.lengths.device.type):
+            raise ValueError("autocast: expected none, since a cache holds one dtype; model.to(torch.bfloat16) has one")
         batch, length = self._check_prompt(input_ids)
-        past = self.cache.get_seq_length()
+        past = self.cache.common_length(batch)
         starts = self._check_mask(attention_mask, batch, past + length)
-        if chunk < 1:
-            raise ValueError(f"chunk: expected at least 1, got {chunk}")
+        if starts is None and past > 0 and bool(self._spans[:batch, 0, 0, 0].any()):
+            raise ValueError("attention_mask: expected one, since rows in the cache are padded, got None")
+        if not isinstance(chunk, int) or chunk < 1:
+            raise ValueError(f"chunk: expected at least 1, got {chunk!r}")
         if past + length > self.cache.max_cache_len:
             raise ValueError(
                 f"input_ids: expected room for {length} more tokens, but the cache holds {past} of at most "
@@ -168,6 +182,7 @@ class CUDAGraphFastRunner:
             )
         self._check_unchanged()
 
+        self._length = -1
         mask = attention_mask if starts is not None and bool(starts.any()) else None
         columns = torch.arange(past, past + length, device=input_ids.device)
         positions = columns.expand(batch, -1) if starts is None else (columns - starts[:, None]).clamp_(min=0)
@@ -179,12 +194,17 @@ class CUDAGraphFastRunner:
                 positions[:, begin:end],
                 columns[begin:end],
             )
+        if self.cache.common_length(batch) != past + length:
+            raise ValueError(
+                f"model: expected forward to add {length} tokens to the cache, but it did not; where gradients are "
+                "checkpointed, call model.eval() before"
+            )
         self._active = batch
         self._spans[:batch, 0, 0, 0] = 0 if starts is None else starts
-        self._spans[:batch, 0, 0, 1] = past + length
-        self._positions[:batch, 0] = positions[:, -1] + 1
+        self._place()
         return self._pick(logits, input_ids if history is None else history)
 
+    @torch.no_grad()
     def step(self, tokens: Tensor | None = None, *, history: Tensor | None = None) -> Tensor:
         """Feeds one token to each row and returns the one that follows.
 
@@ -198,19 +218,28 @@ class CUDAGraphFastRunner:
         Raises:
             ValueError: tokens of another shape, dtype or device than those captured; a full cache, in which case
                 nothing was written.
+
+        After an error, a step goes on from the cache as it is: as it was, if not all layers were reached.
         """
         self._check_entered()
         if self._active == 0:
             raise RuntimeError("step: expected prefill to have been called")
         if tokens is not None:
             self._feed(tokens)
+        length = self.cache.get_seq_length()
+        if length != self._length:  # the last step failed, or tokens were taken back
+            self._place()
+        self._length = -1
         if self.mode == "eager":
-            return self._pick(self._advance(self._active), history)
-        with self.cache.step():
-            if self._captured is None:
-                self._captured = self._capture()
-            logits = self._captured()
-        return self._pick(logits, history) if self._sampler_apart else self._result(logits)
+            logits = self._advance(self._active)
+        else:
+            with self.cache.step():
+                if self._captured is None:
+                    self._captured = self._capture()
+                logits = self._captured()
+        self._length = length + 1
+        picked = self.mode != "eager" and not self._sampler_apart
+        return self._result(logits) if picked else self._pick(logits, history)
 
     def use_sampler(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
         """Picks tokens with another sampler from now on. What was captured is dropped if the old one is part of it."""
@@ -221,6 +250,7 @@ class CUDAGraphFastRunner:
     def reset(self) -> None:
         """Forgets what was decoded, for a new prompt. What was captured stays."""
         self.cache.reset()
+        self._spans.zero_()
         self._active = 0
 
     # --- checks --------------------------------------------------------------------------------------------------
@@ -252,7 +282,10 @@ class CUDAGraphFastRunner:
         live = mask != 0
         starts = length - live.sum(1)
         if not torch.equal(live, torch.arange(length, device=mask.device) >= starts[:, None]) or not live[:, -1].all():
-            raise ValueError("attention_mask: expected padding on the left of each row alone, got zeros elsewhere")
+            raise ValueError(
+                "attention_mask: expected padding on the left of each row alone, got zeros elsewhere (where no mask is "
+                "given, model.generate takes each pad_token_id in a prompt for padding)"
+            )
         return starts
 
     def _feed(self, tokens: Tensor) -> None:
@@ -299,7 +332,15 @@ class CUDAGraphFastRunner:
         if "cache_position" in self._arguments:  # transformers 4
             arguments["cache_position"] = columns
         logits: Tensor = self.model(**arguments).logits[:, -1]
-        return logits
+        return logits.float() if logits.dtype == torch.float64 else logits
+
+    def _place(self) -> None:
+        """Sets positions and spans to the length of the cache."""
+        self._length = self.cache.common_length(self._active)
+        spans = self._spans[: self._active, 0, 0]
+        spans[:, 0].clamp_(max=self._length)
+        spans[:, 1] = self._length
+        self._positions[: self._active] = spans[:, 1:] - spans[:, :1]
 
     def _advance(self, rows: int) -> Tensor:
         spans, positions = self._spans[:rows], self._positions[:rows]
@@ -336,31 +377,5 @@ class CUDAGraphFastRunner:
             # The code around the kernels in C++ too: a quarter of what a step costs beside them.
             compiled: Callable[[], Tensor] = torch.compile(step, dynamic=False, options={"cpp_wrapper": True})
             return compiled
-        return self._capture_graph(step)
-
-    def _capture_graph(self, step: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Warms ``step`` up, captures it and leaves all state as it was."""
-        state = [self._tokens, self._positions, self._spans, self.cache.lengths, self.sampler.state]
-        before = [tensor.clone() for tensor in state]
-
-        def restore() -> None:
-            for tensor, value in zip(state, before, strict=True):
-                tensor.copy_(value)
-
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                step()
-                restore()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = step()
-        restore()
-
-        def replay() -> Tensor:
-            graph.replay()
-            return logits
-
-        return replay
+        state = (self._tokens, self._positions, self._spans, self.cache.lengths, self.sampler.state)
+        return capture_graph(step, state)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aegis import ops  # noqa: F401  (loads the operators)
 from aegis.decode.penalties import penalize_
-from aegis.decode.sampler_settings import PerRow, bias_vector, column, seed_column, table
+from aegis.decode.sampler_settings import PerRow, bias_vector, checked_bias, column, seed_column, table
 
 _sample = torch.ops.aegis.sample.out
 
@@ -68,26 +68,24 @@ class FusedLogitsSampler:
         keep_ties: bool = False,
         do_sample: bool = True,
     ) -> None:
-        self._cpu_settings = table(
-            {
-                "temperature": column("temperature", temperature if do_sample else 0.0, off=1),
-                "top_k": column("top_k", top_k, off=0),
-                "top_p": column("top_p", top_p, off=1),
-                "min_p": column("min_p", min_p, off=0, low=0, high=1, expected="0 to 1"),
-            }
-        )
-        self._cpu_penalties = table(
-            {
-                "repetition_penalty": column(
-                    "repetition_penalty", repetition_penalty, off=1, low=sys.float_info.min, expected="a number above 0"
-                ),
-                "frequency_penalty": column("frequency_penalty", frequency_penalty, off=0),
-                "presence_penalty": column("presence_penalty", presence_penalty, off=0),
-            }
-        )
+        settings = {
+            "temperature": column("temperature", temperature if do_sample else 0.0, off=1),
+            "top_k": column("top_k", top_k, off=0, whole=True, expected="a whole number"),
+            "top_p": column("top_p", top_p, off=1),
+            "min_p": column("min_p", min_p, off=0, low=0, high=1, expected="0 to 1"),
+        }
+        penalties = {
+            "repetition_penalty": column(
+                "repetition_penalty", repetition_penalty, off=1, low=sys.float_info.min, expected="a number above 0"
+            ),
+            "frequency_penalty": column("frequency_penalty", frequency_penalty, off=0),
+            "presence_penalty": column("presence_penalty", presence_penalty, off=0),
+        }
+        self._cpu_settings, self._cpu_penalties = table(settings), table(penalties)
+        self._per_row = {name: len(numbers) for name, numbers in (settings | penalties).items() if len(numbers) > 1}
         self._penalised = not torch.equal(self._cpu_penalties[:, 1:], torch.zeros_like(self._cpu_penalties[:, 1:]))
         self._penalised |= bool((self._cpu_penalties[:, 0] != 1).any())
-        self._bias = dict(logit_bias) if logit_bias else None
+        self._bias = checked_bias(logit_bias)
         self._seeds = seed_column(seed)
         self.strict = strict
         self.keep_ties = keep_ties
@@ -194,6 +192,8 @@ class FusedLogitsSampler:
             ValueError: a wrong shape or dtype, or penalties without ``input_ids``; ``strict`` and a row that is not
                 valid, naming it.
         """
+        if not isinstance(logits, Tensor):
+            raise TypeError(f"logits: expected a tensor (batch, vocabulary), got {type(logits).__name__}")
         if logits.ndim != 2:
             raise ValueError(f"logits: expected a 2-D tensor (batch, vocabulary), got shape {list(logits.shape)}")
         batch, vocabulary = logits.shape
@@ -230,6 +230,7 @@ class FusedLogitsSampler:
 
     def _make(self, batch: int, vocabulary: int, device: torch.device) -> None:
         self._check_rows(batch)
+        bias = bias_vector(self._bias, vocabulary).to(device) if self._bias else None
         moved = device != self._device
         old = self._all_state
         if old is None or moved or len(old) < batch:
@@ -251,7 +252,7 @@ class FusedLogitsSampler:
         self._valid, self._logprobs = self._all_valid[:batch], self._all_logprobs[:batch]
         if self._penalised or self._bias:
             self._scores = torch.empty(batch, vocabulary + 1, device=device)  # one more, as penalize_ wants it
-            self._bias_vector = bias_vector(self._bias, vocabulary).to(device) if self._bias else None
+            self._bias_vector = bias
         self._batch, self._vocabulary, self._device = batch, vocabulary, device
 
     def _adjusted(self, logits: Tensor, input_ids: Tensor | None) -> Tensor:
@@ -261,20 +262,19 @@ class FusedLogitsSampler:
         if self._bias_vector is not None:
             scores += self._bias_vector
         if self._penalised:
-            if input_ids is None or input_ids.ndim != 2 or len(input_ids) != self._batch:
-                got = "None" if input_ids is None else f"shape {list(input_ids.shape)}"
-                raise ValueError(f"input_ids: penalties need a tensor of shape [{self._batch}, length], got {got}")
+            if not isinstance(input_ids, Tensor) or input_ids.dtype != torch.int64 or input_ids.ndim != 2:
+                got = f"{input_ids.dtype} of {input_ids.ndim}" if isinstance(input_ids, Tensor) else repr(input_ids)
+                raise ValueError(f"input_ids: penalties need an int64 tensor of 2 dimensions, got {got}")
+            if len(input_ids) != self._batch:
+                raise ValueError(f"input_ids: expected {self._batch} rows, as the logits have, got {len(input_ids)}")
             if self.prompt_length is None:
                 self.prompt_length = input_ids.shape[1]
             penalize_(self._scores, input_ids, self.prompt_length, self._penalties)
         return scores
 
     def _check_rows(self, batch: int) -> None:
-        for name, rows in (
-            ("settings", len(self._cpu_settings)),
-            ("penalties", len(self._cpu_penalties)),
-            ("seed", 1 if self._seeds is None else len(self._seeds)),
-        ):
+        seeds = {} if self._seeds is None else {"seed": len(self._seeds)}
+        for name, rows in (self._per_row | seeds).items():
             if rows not in (1, batch):
                 raise ValueError(f"{name}: expected {batch} rows, as the logits have, got {rows}")
 
@@ -302,7 +302,9 @@ class ProcessedSampler:
         scores = logits.to(torch.float32, copy=True)
         for processor in self.processors:
             scores = processor(input_ids, scores)
-        return self.sampler(scores, input_ids, **options)
+            if not isinstance(scores, Tensor):
+                raise ValueError(f"processors: expected {processor} to return scores, got {scores!r}")
+        return self.sampler(scores.to(torch.float32).contiguous(), input_ids, **options)
 
     def reset(self, seed: int | Sequence[int] | Tensor | None = None) -> None:
         self.sampler.reset(seed)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 __all__ = ["Stopping"]
@@ -21,7 +24,8 @@ class Stopping:
         rows: of the batch.
 
     Raises:
-        ValueError: an empty stop sequence; rows that can end while there is no token to fill them up with.
+        ValueError: a stop sequence that is empty, or is none; rows that can end while there is no token to fill them up
+            with.
     """
 
     def __init__(
@@ -29,21 +33,23 @@ class Stopping:
     ) -> None:
         from transformers.generation import stopping_criteria as hf
 
-        self._sequences = [list(map(int, sequence)) for sequence in sequences]
-        if not all(self._sequences):
-            raise ValueError("stop_sequences: expected sequences of at least 1 token, got an empty one")
+        self._sequences = _checked(sequences)
         self._ends: set[int] = set()
         self._others = []
+        lengths = []
         for criterion in criteria or ():
             if type(criterion) is hf.EosTokenCriteria:
                 self._ends.update(criterion.eos_token_id.flatten().tolist())
-            elif type(criterion) is not hf.MaxLengthCriteria:
+            elif type(criterion) is hf.MaxLengthCriteria:
+                lengths.append(criterion.max_length)
+            else:
                 self._others.append(criterion)
-        self.max_length: int = generation_config.max_length
+        self.max_length = math.ceil(min(lengths, default=generation_config.max_length))
+        self.fills = bool(self._sequences) or any(hasattr(criterion, "eos_token_id") for criterion in criteria or ())
+        """Whether finished rows are filled up. As in model.generate, not where only other criteria end rows."""
         pad = generation_config._pad_token_tensor
         self.pad = 0 if pad is None else int(pad)
-        can_end = bool(self._ends or self._sequences or self._others)
-        if pad is None and rows > 1 and can_end:
+        if pad is None and rows > 1 and self.fills:
             raise ValueError("pad_token_id: expected a token to fill up finished rows with, got None")
         self.finished = [False] * rows
 
@@ -52,16 +58,40 @@ class Stopping:
 
         Returns:
             Whether nothing is left to do.
+
+        Raises:
+            ValueError: a criterion that answers neither with a bool nor with one for each row.
         """
         length = so_far.shape[1]
         for row, token in enumerate(tokens):
             if token in self._ends or any(_ends_with(so_far[row], sequence) for sequence in self._sequences):
                 self.finished[row] = True
         for criterion in self._others:
-            answer = criterion(so_far, None)
-            done = answer.tolist() if isinstance(answer, Tensor) else [bool(answer)] * len(tokens)
+            done = _answer(criterion, so_far)
             self.finished = [a or b for a, b in zip(self.finished, done, strict=True)]
         return length >= self.max_length or all(self.finished)
+
+
+def _checked(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+    try:
+        checked = [[operator.index(token) for token in sequence] for sequence in sequences]
+    except TypeError as error:
+        raise ValueError(f"stop_sequences: expected sequences of tokens, got {sequences!r}") from error
+    if not all(checked):
+        raise ValueError("stop_sequences: expected sequences of at least 1 token, got an empty one")
+    return checked
+
+
+def _answer(criterion: Any, so_far: Tensor) -> list[bool]:
+    answer = criterion(so_far, None)
+    rows = len(so_far)
+    if isinstance(answer, bool):
+        return [answer] * rows
+    if not isinstance(answer, Tensor) or answer.shape not in ((), (1,), (rows,)):
+        got = f"shape {list(answer.shape)}" if isinstance(answer, Tensor) else repr(answer)
+        raise ValueError(f"stopping_criteria: expected a bool or a tensor of {rows} from {criterion}, got {got}")
+    done: list[bool] = answer.to(torch.bool).expand(rows).tolist()
+    return done
 
 
 def _ends_with(row: Tensor, sequence: list[int]) -> bool:

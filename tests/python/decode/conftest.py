@@ -1,8 +1,6 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 
 @pytest.fixture(autouse=True)
 def one_thread():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aegis
 import pytest
-import tiny
+import tiny_models
 import torch
 import transformers
 
@@ -19,8 +19,8 @@ FAMILIES = ["llama", "gemma3", "gpt2"]
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_generate_equals_dynamic_cache(family, batch):
-    model = tiny.make(family).cuda()
-    ids, mask = (t.cuda() for t in tiny.prompt(batch))
+    model = tiny_models.make(family).cuda()
+    ids, mask = (t.cuda() for t in tiny_models.padded(batch))
     cache = aegis.SlottedStaticCache(model.config, batch, 64)
     options = {"attention_mask": mask, "do_sample": False, "max_new_tokens": 24}
     got = model.generate(ids, past_key_values=cache, **options)
@@ -31,8 +31,8 @@ def test_generate_equals_dynamic_cache(family, batch):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_replays_of_a_captured_step_follow_the_length_case10_case11(family):
-    model = tiny.make(family).cuda()
-    ids = tiny.prompt(1, 30)[0].cuda()
+    model = tiny_models.make(family).cuda()
+    ids = tiny_models.padded(1, 30)[0].cuda()
     options = {"dtype": torch.float32, "device": "cuda"}
     cache = aegis.SlottedStaticCache(model.config, 1, 64, **options)
     token = ids[:, :1].clone()

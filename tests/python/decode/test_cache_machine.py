@@ -5,10 +5,11 @@ from __future__ import annotations
 import aegis
 import pytest
 import torch
-import transformers
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 ROWS, CAPACITY = 3, 24
 Token = tuple[float, float]

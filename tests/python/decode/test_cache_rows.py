@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aegis
 import pytest
-import tiny
+import tiny_models
 import torch
 import transformers
 
@@ -45,12 +45,12 @@ def family(request):
 
 @pytest.fixture(params=["sdpa", "eager"])
 def model(request, family):
-    return tiny.make(family, request.param).double()
+    return tiny_models.make(family, torch.float64, request.param)
 
 
 def test_continuous_batching_case7(model):
     """Requests of different lengths enter and leave; each sees the tokens it would see alone."""
-    requests = [tiny.prompt(1, length, seed=length)[0] for length in (20, 31, 14, 25, 17)]
+    requests = [tiny_models.padded(1, length, seed=length)[0] for length in (20, 31, 14, 25, 17)]
     expected = [alone(model, ids) for ids in requests]
     cache = slotted(model, 3)
     waiting, running = list(range(len(requests))), {}
@@ -81,7 +81,7 @@ def test_continuous_batching_case7(model):
 @pytest.mark.parametrize("tokens", [1, 2, 5, 12])
 def test_rows_of_different_lengths_take_several_tokens(model, tokens):
     """Also more than a sliding layer has slots."""
-    ids = [tiny.prompt(1, 50, seed=seed)[0] for seed in (1, 2, 3)]
+    ids = [tiny_models.padded(1, 50, seed=seed)[0] for seed in (1, 2, 3)]
     expected = [alone(model, one) for one in ids]
     cache = slotted(model, 3)
     starts = [3, 22, 9]
@@ -98,12 +98,12 @@ def test_rows_of_different_lengths_take_several_tokens(model, tokens):
 
 def test_a_row_is_refilled_while_others_go_on(model):
     cache = slotted(model, 2)
-    ids, _ = tiny.prompt(2, 30)
-    ids[1] = tiny.prompt(1, 30, seed=5)[0]
+    ids, _ = tiny_models.padded(2, 30)
+    ids[1] = tiny_models.padded(1, 30, seed=5)[0]
     forward(model, ids[:, :12], cache)
     cache.free_row(0)
     assert cache.lengths.tolist() == [0, 12]
-    new = tiny.prompt(1, 30, seed=8)[0]
+    new = tiny_models.padded(1, 30, seed=8)[0]
     assert cache.acquire_row() == 0
     with cache.rows([0]):
         forward(model, new[:, :4], cache)
@@ -113,9 +113,9 @@ def test_a_row_is_refilled_while_others_go_on(model):
 
 
 def test_masks_that_transformers_would_make_wrongly_are_refused():
-    model = tiny.make("llama")
+    model = tiny_models.make("llama")
     cache = slotted(model, 2)
-    ids, _ = tiny.prompt(2)
+    ids, _ = tiny_models.padded(2)
     forward(model, ids, cache)
     cache.crop([-3, 0])
     assert cache.lengths.tolist() == [7, 10]
@@ -129,7 +129,7 @@ def test_masks_that_transformers_would_make_wrongly_are_refused():
 
 
 def test_selected_rows_side_by_side_are_views():
-    model = tiny.make("llama")
+    model = tiny_models.make("llama")
     cache = slotted(model, 4)
     keys = torch.randn(2, 2, 3, 8)
     with cache.rows([1, 2]):
@@ -143,7 +143,7 @@ def test_selected_rows_side_by_side_are_views():
 
 
 def test_rows_that_are_wrong():
-    cache = slotted(tiny.make("llama"), 2)
+    cache = slotted(tiny_models.make("llama"), 2)
     for rows in ([], [0, 0]):
         with pytest.raises(ValueError, match="rows: expected different rows, at least one"), cache.rows(rows):
             pass
@@ -162,7 +162,7 @@ def test_rows_that_are_wrong():
 
 
 def test_layers_of_one_pass_have_one_shape():
-    cache = slotted(tiny.make("llama"), 2)
+    cache = slotted(tiny_models.make("llama"), 2)
     cache.update(torch.zeros(2, 2, 3, 8), torch.zeros(2, 2, 3, 8), 0)
     with pytest.raises(ValueError, match=r"layer 1: expected \(batch, tokens\) \(2, 3\), as in the layers before"):
         cache.update(torch.zeros(2, 2, 2, 8), torch.zeros(2, 2, 2, 8), 1)
@@ -170,8 +170,8 @@ def test_layers_of_one_pass_have_one_shape():
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"], indirect=True)
 def test_moving_rows_in_place_case2(family):
-    model = tiny.make(family).double()
-    ids = torch.cat([tiny.prompt(1, 30, seed=seed)[0] for seed in range(4)])
+    model = tiny_models.make(family).double()
+    ids = torch.cat([tiny_models.padded(1, 30, seed=seed)[0] for seed in range(4)])
     cache = slotted(model, 6)
     forward(model, ids[:, :20], cache)
     before = [layer.keys.data_ptr() for layer in cache.layers]
@@ -199,7 +199,7 @@ def test_moving_rows_in_place_case2(family):
 
 
 def test_moving_rows_of_an_empty_cache_changes_nothing():
-    cache = slotted(tiny.make("llama"), 2)
+    cache = slotted(tiny_models.make("llama"), 2)
     cache.reorder_cache(torch.tensor([1, 0]))
     cache.batch_repeat_interleave(2)
     cache.batch_select_indices(torch.tensor([0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aegis
 import pytest
-import tiny
+import tiny_models
 import torch
 import transformers
 
@@ -38,9 +38,9 @@ def test_compiled_steps_equal_dynamic_cache_case10(family, backend):
     """One graph for all positions, beyond the point where windows wrap."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    model = tiny.make(family)
-    ids, _ = tiny.prompt(2, 30)
-    ids[1] = tiny.prompt(1, 30, seed=4)[0]
+    model = tiny_models.make(family)
+    ids, _ = tiny_models.padded(2, 30)
+    ids[1] = tiny_models.padded(1, 30, seed=4)[0]
     cache = slotted(model, 2)
     forward(model, ids[:, :10], cache)
     before = [layer.keys.data_ptr() for layer in cache.layers]
@@ -56,8 +56,8 @@ def test_compiled_steps_equal_dynamic_cache_case10(family, backend):
 
 def test_inductor_step_case10():
     torch._dynamo.reset()
-    model = tiny.make("llama", num_hidden_layers=1)
-    ids, _ = tiny.prompt(1, 14)
+    model = tiny_models.make("llama", num_hidden_layers=1)
+    ids, _ = tiny_models.padded(1, 14)
     cache = slotted(model)
     forward(model, ids[:, :10], cache)
     compiled = torch.compile(model.forward, fullgraph=True, dynamic=False)
@@ -70,8 +70,8 @@ def test_inductor_step_case10():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bracketed_eager_steps_are_the_same(family):
-    model = tiny.make(family)
-    ids, _ = tiny.prompt(1, 30)
+    model = tiny_models.make(family)
+    ids, _ = tiny_models.padded(1, 30)
     cache = slotted(model)
     forward(model, ids[:, :10], cache)
     for i, want in enumerate(expected(model, ids), 10):
@@ -83,8 +83,8 @@ def test_bracketed_eager_steps_are_the_same(family):
 
 @pytest.mark.parametrize("tokens", [2, 3])
 def test_steps_of_several_tokens(tokens):
-    model = tiny.make("gemma3")
-    ids, _ = tiny.prompt(1, 10 + 6 * tokens)
+    model = tiny_models.make("gemma3")
+    ids, _ = tiny_models.padded(1, 10 + 6 * tokens)
     cache = slotted(model, rollback=1)
     forward(model, ids[:, :10], cache)
     for i, want in enumerate(expected(model, ids, tokens)):
@@ -99,8 +99,8 @@ def test_steps_of_several_tokens(tokens):
 
 def test_free_rows_are_carried_along():
     """A step over all rows, of different lengths, with one of them free."""
-    model = tiny.make("gemma3")
-    ids = torch.cat([tiny.prompt(1, 40, seed=seed)[0] for seed in range(3)])
+    model = tiny_models.make("gemma3")
+    ids = torch.cat([tiny_models.padded(1, 40, seed=seed)[0] for seed in range(3)])
     cache = slotted(model, 3)
     for row, start in ((0, 4), (2, 17)):
         with cache.rows([row]):
@@ -121,11 +121,11 @@ def test_free_rows_are_carried_along():
 
 
 def test_capacity_is_checked_before_a_step_case8():
-    model = tiny.make("llama")
+    model = tiny_models.make("llama")
     cache = slotted(model, 2)
-    forward(model, tiny.prompt(2, 63)[0], cache)
+    forward(model, tiny_models.padded(2, 63)[0], cache)
     with cache.step():
-        forward(model, tiny.prompt(2, 1)[0], cache)
+        forward(model, tiny_models.padded(2, 1)[0], cache)
     with pytest.raises(ValueError, match=r"row 0: expected at most 64 tokens, .*got 64 \+ 1 = 65"):
         cache.begin_step()
     with pytest.raises(RuntimeError, match=r"commit_step: expected a begin_step\(1\) before it"):
@@ -134,8 +134,8 @@ def test_capacity_is_checked_before_a_step_case8():
 
 
 def test_a_step_that_fails_takes_the_lengths_back():
-    model = tiny.make("llama")
-    ids, _ = tiny.prompt(1, 20)
+    model = tiny_models.make("llama")
+    ids, _ = tiny_models.padded(1, 20)
     cache = slotted(model)
     forward(model, ids[:, :10], cache)
 
@@ -152,8 +152,8 @@ def test_a_step_that_fails_takes_the_lengths_back():
 
 
 def test_the_first_pass_may_be_a_step_if_there_are_buffers():
-    model = tiny.make("llama")
-    ids, _ = tiny.prompt(2)
+    model = tiny_models.make("llama")
+    ids, _ = tiny_models.padded(2)
     cache = slotted(model, 3, dtype=torch.float32, device="cpu")
     with cache.step(10, batch_size=2):
         got = forward(model, ids, cache)
@@ -163,7 +163,7 @@ def test_the_first_pass_may_be_a_step_if_there_are_buffers():
 
 def test_a_compiled_first_pass_without_buffers_is_refused():
     torch._dynamo.reset()
-    cache = slotted(tiny.make("llama"))
+    cache = slotted(tiny_models.make("llama"))
     compiled = torch.compile(lambda keys: cache.update(keys, keys, 0), backend="eager", fullgraph=True)
     with pytest.raises(Exception, match="expected buffers before a compiled forward pass"), torch.no_grad():
         compiled(torch.zeros(1, 2, 1, 8))
@@ -171,9 +171,9 @@ def test_a_compiled_first_pass_without_buffers_is_refused():
 
 def test_spans_attention_gets_whole_buffers():
     """What aegis.decode.attention is given for one token: slots as they are, and where a row is live."""
-    model = tiny.make("gemma3")
+    model = tiny_models.make("gemma3")
     cache = slotted(model, 2, dtype=torch.float32, device="cpu")
-    ids, _ = tiny.prompt(2, 20)
+    ids, _ = tiny_models.padded(2, 20)
     forward(model, ids, cache)
     cache._config._attn_implementation_internal = "aegis"
     mask = cache.attention_mask(1)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from aegis.decode.linears import SkinnyLinear, skinny_linears
 from torch import nn
+from torch.nn.utils import prune
 
 
 class Own(nn.Linear):
@@ -52,3 +53,27 @@ def test_class_is_restored_after_an_exception():
     with pytest.raises(KeyError), skinny_linears(layer):
         raise KeyError
     assert type(layer) is nn.Linear
+
+
+class Quantised(torch.Tensor):
+    pass
+
+
+def test_weights_that_are_no_plain_parameters_stay_torchs():
+    subclass, pruned, pruned_bias = (nn.Linear(4, 3) for _ in range(3))
+    subclass.weight = nn.Parameter(subclass.weight.detach().as_subclass(Quantised))
+    prune.l1_unstructured(pruned, "weight", 0.5)
+    prune.l1_unstructured(pruned_bias, "bias", 0.5)
+    x = torch.randn(2, 4)
+    for layer in (subclass, pruned, pruned_bias):
+        with torch.no_grad():
+            want = layer(x)
+            with skinny_linears(layer) as count:
+                assert count == 0
+                assert torch.equal(layer(x), want)
+
+
+def test_autocast_is_torchs():
+    layer, x = nn.Linear(4, 3), torch.randn(2, 4)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), skinny_linears(layer):
+        assert layer(x).dtype == torch.bfloat16

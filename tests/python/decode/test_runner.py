@@ -141,6 +141,86 @@ def test_bad_use(llama):
         aegis.CUDAGraphFastRunner(llama, max_cache_len=32, on_change="ignore")
 
 
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_a_step_that_failed_can_be_tried_again(mode, monkeypatch):
+    model, ids = tiny_models.make("llama"), tiny_models.prompts(2)
+    want = reference(model, ids, 6)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with aegis.CUDAGraphFastRunner(model, batch_size=2, max_cache_len=32, mode=mode, clone=True) as runner:
+        got = [runner.prefill(ids), runner.step()]
+        with monkeypatch.context() as patch:
+            if mode == "eager":
+                patch.setattr(model.model.layers[0].mlp, "forward", interrupt)
+            else:  # after the pass, before the host counts it
+                step = runner._captured
+                patch.setattr(runner, "_captured", lambda: interrupt(step()))
+            with pytest.raises(KeyboardInterrupt):
+                runner.step()
+        assert runner.cache.get_seq_length() == 10
+        got += [runner.step() for _ in range(4)]
+    assert torch.equal(torch.stack(got), want)
+
+
+def test_tokens_can_be_taken_back_between_steps(llama):
+    ids, mask = tiny_models.prompts(2), tiny_models.padding(2)
+    with aegis.CUDAGraphFastRunner(llama, batch_size=2, max_cache_len=32, clone=True) as runner:
+        got = [runner.prefill(ids, mask), *(runner.step() for _ in range(5))]
+        runner.cache.crop(-3)
+        again = [runner.step(got[2]), *(runner.step() for _ in range(2))]
+    assert torch.equal(torch.stack(again), torch.stack(got[3:]))
+
+
+def test_more_of_a_padded_prompt_needs_its_mask(llama):
+    ids, mask, more = tiny_models.prompts(2), tiny_models.padding(2), tiny_models.prompts(2, 3, seed=4)
+    with aegis.CUDAGraphFastRunner(llama, batch_size=2, max_cache_len=32, clone=True) as runner:
+        runner.prefill(ids, mask)
+        with pytest.raises(ValueError, match="attention_mask: expected one, since rows in the cache are padded"):
+            runner.prefill(more)
+        got = runner.prefill(more, torch.cat([mask, torch.ones_like(more)], 1))
+    whole, mask = torch.cat([ids, more], 1), torch.cat([mask, torch.ones_like(more)], 1)
+    want = llama.generate(whole, attention_mask=mask, max_new_tokens=1, do_sample=False, pad_token_id=0)
+    assert torch.equal(got, want[:, -1])
+
+
+def test_memory_made_in_inference_mode_serves_outside_of_it(llama):
+    ids = tiny_models.prompts(1)
+    with torch.inference_mode():
+        runner = aegis.CUDAGraphFastRunner(llama, max_cache_len=32, clone=True)
+        with runner:
+            first = runner.prefill(ids).tolist()
+    runner.reset()
+    with runner:
+        assert runner.prefill(ids).tolist() == first
+
+
+def test_gradients_are_off_for_steps_alone(llama):
+    with aegis.CUDAGraphFastRunner(llama, max_cache_len=32) as runner:
+        runner.prefill(tiny_models.prompts(1))
+        runner.step()
+        assert not runner.logits.requires_grad
+        assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_cache_len": 0}, ValueError, "max_cache_len: expected at least 1, got 0"),
+        ({"max_cache_len": "9"}, TypeError, "max_cache_len: expected an int, got '9'"),
+        ({"max_cache_len": 9.0}, TypeError, "max_cache_len: expected an int, got 9.0"),
+        ({"batch_size": True}, TypeError, "batch_size: expected an int, got True"),
+        ({"sampler": 3}, ValueError, "sampler: expected a FusedLogitsSampler, .*, got 3"),
+        ({"cache": {}}, ValueError, "cache: expected a SlottedStaticCache, got dict"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(llama, options, error, message):
+    with pytest.raises(error, match=message):
+        aegis.CUDAGraphFastRunner(llama, **options)
+
+
 def test_objects_of_aegis_allocate_nothing_for_a_token(llama):
     with aegis.CUDAGraphFastRunner(llama, max_cache_len=64) as runner:
         runner.prefill(tiny_models.prompts(1))
