@@ -6,7 +6,8 @@ import aegis
 import pytest
 import tiny_models
 import torch
-import transformers
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 pytestmark = [
     pytest.mark.cuda,
