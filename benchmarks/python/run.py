@@ -113,7 +113,7 @@ def draw(result: dict[str, Any]) -> None:
     )
     axes.set_xscale("log")
     axes.invert_yaxis()
-    axes.set_xlabel("µs for a batch of 64 × 256 tokens, nothing else running (logarithmic; shorter is better)")
+    axes.set_xlabel("µs for a batch of 64 × 256 tokens, nothing else running\n(logarithmic; shorter is better)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.12)
     figure.savefig(PICTURE, dpi=130)
