@@ -66,7 +66,8 @@ def test_loaders_made_and_dropped_free_everything_case20():
 
     before = make(3)
     rss = memory()["Rss"]
-    assert make(30) == before
+    # A thread of an earlier test may still have been on its way out.
+    assert all(now <= then for now, then in zip(make(30), before, strict=True))
     assert memory()["Rss"] - rss < 2 << 20
 
 
