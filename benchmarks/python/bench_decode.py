@@ -10,7 +10,7 @@ import aegis
 import llama_cpp_peer
 import torch
 from aegis.decode import model_setup
-from aegis.decode.bench import _Clock
+from aegis.decode.bench import StepClock
 from harness import Table, main, median
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -35,7 +35,7 @@ def _llama(**sizes: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-Decode = Callable[[_Clock], torch.Tensor]
+Decode = Callable[[StepClock], torch.Tensor]
 
 
 class Contest:
@@ -52,7 +52,7 @@ class Contest:
     def add(self, name: str, mode: str, *, torch_linears: bool = False) -> None:
         runner = aegis.CUDAGraphFastRunner(self.model, max_cache_len=PROMPT + self.new, mode=mode)
 
-        def decode(clock: _Clock) -> torch.Tensor:
+        def decode(clock: StepClock) -> torch.Tensor:
             patch = mock.patch.object(model_setup, "skinny_linears", return_value=nullcontext())
             with patch if torch_linears else nullcontext():
                 return aegis.generate(self.model, self.ids, streamer=clock, runner=runner, **self.options)
@@ -65,7 +65,7 @@ class Contest:
         for turn in range(-1, turns):
             tokens = []
             for name, decode in list(self.ways.items())[:: -1 if turn % 2 else 1]:
-                clock = _Clock()
+                clock = StepClock()
                 tokens.append(decode(clock))
                 if turn >= 0:
                     steps[name] += clock.steps

@@ -1,5 +1,5 @@
-// FNV-1a (Fowler, Noll, Vo; RFC 9923): a checksum that depends on the order of its bytes. It is not
-// cryptographic: whoever wants to can find other bytes with the same value.
+// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv): a checksum that depends on the order of its bytes.
+// It is not cryptographic: whoever wants to can find other bytes with the same value.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,15 @@ struct Fnv<uint64_t> {
 template <class Word>
 constexpr Word fnv1a(Word state, std::span<const std::byte> bytes) {
   for (std::byte byte : bytes) state = (state ^ static_cast<uint8_t>(byte)) * Fnv<Word>::kPrime;
+  return state;
+}
+
+/// `state` after the lowest `bytes` (at most 8) of `value`, lowest first, on any machine.
+template <class Word>
+constexpr Word fnv1a_number(Word state, uint64_t value, int bytes) {
+  for (; bytes > 0; --bytes, value >>= 8) {
+    state = (state ^ static_cast<uint8_t>(value)) * Fnv<Word>::kPrime;
+  }
   return state;
 }
 

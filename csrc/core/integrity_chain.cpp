@@ -14,13 +14,13 @@ IntegrityChain::IntegrityChain(int bits, bool lanes) : state_{bits, lanes, 0, 0}
 }
 
 void IntegrityChain::add(int64_t step, double loss, const std::vector<Part>& parts) {
-  feed_word(static_cast<uint64_t>(step), 8);
-  feed_word(std::bit_cast<uint64_t>(loss), 8);
-  feed_word(parts.size(), 8);
+  feed_number(static_cast<uint64_t>(step), 8);
+  feed_number(std::bit_cast<uint64_t>(loss), 8);
+  feed_number(parts.size(), 8);
   for (const Part& part : parts) {
-    feed_word(part.size(), 8);
+    feed_number(part.size(), 8);
     if (state_.lanes) {
-      feed_word(kernels::fnv_lanes_digest(part.data(), static_cast<int64_t>(part.size())), 4);
+      feed_number(kernels::fnv_lanes_digest(part.data(), static_cast<int64_t>(part.size())), 4);
     } else {
       feed(part);
     }
@@ -43,10 +43,10 @@ void IntegrityChain::feed(Part bytes) {
                                    : fnv1a(state_.value, bytes);
 }
 
-void IntegrityChain::feed_word(uint64_t word, int bytes) {
-  std::byte lowest_first[8];
-  for (int i = 0; i < bytes; ++i) lowest_first[i] = static_cast<std::byte>(word >> (8 * i) & 0xFF);
-  feed({lowest_first, static_cast<size_t>(bytes)});
+void IntegrityChain::feed_number(uint64_t number, int bytes) {
+  state_.value = state_.bits == 32
+                     ? fnv1a_number(static_cast<uint32_t>(state_.value), number, bytes)
+                     : fnv1a_number(state_.value, number, bytes);
 }
 
 }  // namespace aegis

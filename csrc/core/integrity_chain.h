@@ -38,7 +38,7 @@ class IntegrityChain {
 
  private:
   void feed(Part bytes);
-  void feed_word(uint64_t word, int bytes);
+  void feed_number(uint64_t number, int bytes);
 
   State state_;
 };

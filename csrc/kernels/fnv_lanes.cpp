@@ -26,20 +26,6 @@ FnvLanesKernel fnv_lanes_kernel(Isa isa) {
   return scalar::fnv_lanes;
 }
 
-namespace {
-
-/// As bytes, lowest first, on any machine.
-template <class Word>
-uint32_t add_word(uint32_t state, Word word) {
-  for (size_t i = 0; i < sizeof(Word); ++i) {
-    const auto byte = static_cast<std::byte>(word >> (8 * i) & 0xFF);
-    state = fnv1a(state, {&byte, 1});
-  }
-  return state;
-}
-
-}  // namespace
-
 uint32_t fnv_lanes_digest(const std::byte* bytes, int64_t size, Isa isa) {
   uint32_t lanes[kFnvLanes];
   std::fill_n(lanes, kFnvLanes, Fnv<uint32_t>::kBasis);
@@ -49,8 +35,8 @@ uint32_t fnv_lanes_digest(const std::byte* bytes, int64_t size, Isa isa) {
     lanes[i % kFnvLanes] = fnv1a(lanes[i % kFnvLanes], {bytes + i, 1});
   }
   uint32_t digest = Fnv<uint32_t>::kBasis;
-  for (uint32_t lane : lanes) digest = add_word(digest, lane);
-  return add_word(digest, static_cast<uint64_t>(size));
+  for (uint32_t lane : lanes) digest = fnv1a_number(digest, lane, 4);
+  return fnv1a_number(digest, static_cast<uint64_t>(size), 8);
 }
 
 }  // namespace aegis::kernels

@@ -31,11 +31,15 @@ __all__ = [
     "bench_generate",
     "build_info",
     "cpu_isa",
+    "decode",
+    "evidence",
     "generate",
     "ops",
     "patch_torch",
+    "runtime",
 ]
 
+_PACKAGES = frozenset({"decode", "evidence", "runtime"})
 _OF_DECODE = frozenset(
     {"CUDAGraphFastRunner", "FusedLogitsSampler", "SlottedStaticCache", "bench_generate", "generate"}
 )
@@ -44,7 +48,9 @@ cpu_isa()  # an AEGIS_FORCE_ISA that cannot be honoured is an error here, not at
 
 
 def __getattr__(name: str) -> Any:
-    """What needs transformers is imported when it is first asked for."""
+    """Packages, and what needs transformers, are imported when they are first asked for."""
+    if name in _PACKAGES:
+        return import_module(f"aegis.{name}")
     if name in _OF_DECODE:
         return getattr(import_module("aegis.decode"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,10 +20,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from aegis.decode.attention_mask import is_spans, make_mask, slot_mask
+from aegis.decode.huggingface import ATTENTION
 
 __all__ = ["attend", "register_attention"]
 
-NAME = "aegis"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -32,8 +32,8 @@ def register_attention() -> None:
 
     It registers a mask function too: with an attention function alone, transformers drops the padding mask.
     """
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, make_mask)
+    AttentionInterface.register(ATTENTION, attend)
+    AttentionMaskInterface.register(ATTENTION, make_mask)
 
 
 def attend(

@@ -13,10 +13,10 @@ from torch import Tensor
 from aegis.decode.generation import generate
 from aegis.decode.runner import CUDAGraphFastRunner
 
-__all__ = ["DecodeFigures", "bench_generate"]
+__all__ = ["DecodeFigures", "StepClock", "bench_generate"]
 
 
-class _Clock:
+class StepClock:
     """A streamer that notes when tokens come. The first call of ``put`` brings the prompt."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ def bench_generate(
     theirs, ours = [], []
     result: list[Tensor] = []
     for turn in range(-1, turns):
-        clocks = _Clock(), _Clock()
+        clocks = StepClock(), StepClock()
         result = [
             model.generate(input_ids, streamer=clocks[0], **options),
             generate(model, input_ids, streamer=clocks[1], runner=runner, **own, **options),

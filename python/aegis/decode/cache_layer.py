@@ -11,6 +11,7 @@ from transformers.cache_utils import CacheLayerMixin
 from aegis.decode.cache_plan import LayerPlan
 from aegis.decode.cache_positions import Positions, capturing
 from aegis.decode.cache_storage import Storage
+from aegis.decode.huggingface import ATTENTION
 
 __all__ = ["SlottedLayer"]
 
@@ -95,7 +96,7 @@ class SlottedLayer(CacheLayerMixin):
         batch, _, tokens, _ = key_states.shape
         if self._first or positions.open is None:
             positions.begin(batch, tokens)
-            positions.by_spans = tokens == 1 and self._reads_spans()
+            positions.by_spans = tokens == 1 and self.reads_spans()
         elif positions.open != (batch, tokens):
             raise ValueError(
                 f"layer {self.index}: expected (batch, tokens) {positions.open}, as in the layers before, "
@@ -126,9 +127,9 @@ class SlottedLayer(CacheLayerMixin):
         """Whether no number of Python's may enter."""
         return self._positions.bracketed or capturing(self._positions.lengths.device)
 
-    def _reads_spans(self) -> bool:
+    def reads_spans(self) -> bool:
         """Whether the attention reads slots itself (aegis.decode.attention)."""
-        return getattr(self._config, "_attn_implementation", None) == "aegis"
+        return getattr(self._config, "_attn_implementation", None) == ATTENTION
 
     def seen(self, shortest: int, longest: int, tokens: int) -> tuple[int | None, int]:
         """(first position, count) of what is returned for new tokens behind rows of these lengths.
@@ -203,7 +204,7 @@ class SlottedLayer(CacheLayerMixin):
 
     def _static_window(self, tokens: int) -> tuple[int | None, int]:
         """(how far before the row's end the window starts, or None for whole buffers; count)."""
-        if self.window is None or not self.wraps or (tokens == 1 and self._reads_spans()):
+        if self.window is None or not self.wraps or (tokens == 1 and self.reads_spans()):
             return None, self.slots
         count = self.window - 1 + tokens
         if count > self.slots:
@@ -221,7 +222,7 @@ class SlottedLayer(CacheLayerMixin):
         """
         tokens = query_length if isinstance(query_length, int) else len(query_length)
         positions = self._positions
-        spans = tokens == 1 and self._reads_spans()
+        spans = tokens == 1 and self.reads_spans()
         if self._by_tensors():
             if spans:
                 return self.max_cache_len, 0

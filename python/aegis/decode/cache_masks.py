@@ -34,7 +34,7 @@ def attention_masks(
     for layer in layers:
         if layer.kind in masks:
             continue
-        if tokens == 1 and config._attn_implementation == "aegis":
+        if tokens == 1 and layer.reads_spans():
             masks[layer.kind] = _spans(layer, queries)
         else:
             masks[layer.kind] = _mask(layer, queries, additive=config._attn_implementation == "eager")

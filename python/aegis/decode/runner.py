@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -104,7 +104,7 @@ class CUDAGraphFastRunner:
         self._rows = cache.batch_size
         self._cache_argument = cache_argument(model)
         self._arguments = forward_arguments(model)
-        self._installed: ExitStack | None = None
+        self._installed: AbstractContextManager[None] | None = None
         self._captured: Callable[[], Tensor] | None = None
         self._fingerprint: tuple[Any, ...] = ()
 
@@ -123,14 +123,14 @@ class CUDAGraphFastRunner:
     def __enter__(self) -> CUDAGraphFastRunner:
         if self._installed is not None:
             raise RuntimeError("CUDAGraphFastRunner: expected to be entered once at a time, got entered again")
-        with ExitStack() as stack:
-            stack.enter_context(set_up(self.model))
-            self._installed = stack.pop_all()
+        installed = set_up(self.model)
+        installed.__enter__()
+        self._installed = installed
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._installed is not None:
-            self._installed.close()
+            self._installed.__exit__(None, None, None)
             self._installed = None
 
     def _check_entered(self) -> None:

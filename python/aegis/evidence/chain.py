@@ -23,8 +23,8 @@ class IntegrityChain:
 
     Two runs with the same chain value saw the same batches and losses in the same order, as far as 32 or 64 bits can
     tell; where values are kept along the way, they say at which step two runs parted. It finds accidents: FNV-1a
-    (Fowler, Noll, Vo; RFC 9923) is no cryptographic function, and somebody who wants to can make another run with the
-    same value.
+    (Fowler, Noll, Vo; draft-eastlake-fnv) is no cryptographic function, and somebody who wants to can make another run
+    with the same value.
 
     Args:
         bits: 32 or 64.
@@ -35,7 +35,7 @@ class IntegrityChain:
 
     One thread may add at a time; with ``background`` still one.
 
-    Cost: with lanes, more than 4 GB/s of batch on one core; a record without tensors, under 1 µs.
+    Cost: one pass over the batch; a record without tensors takes about 1 µs (bench_integrity_chain.py).
     """
 
     def __init__(self, *, bits: int = 32, lanes: bool = True, background: bool = False) -> None:

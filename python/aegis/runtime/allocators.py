@@ -7,9 +7,9 @@ An allocator and its options are read while a process starts. Nothing here prete
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -80,8 +80,6 @@ class AllocatorCommand:
 
     def __str__(self) -> str:
         """For a shell."""
-        import shlex
-
         settings = [f"{name}={shlex.quote(value)}" for name, value in self.settings.items()]
         return " ".join([*settings, shlex.join(self.argv)])
 

@@ -43,7 +43,7 @@ def group_is_gone(process, seconds=30):
             os.killpg(process.pid, 0)
         except ProcessLookupError:
             return True
-        time.sleep(0.01)
+        time.sleep(0.01)  # workers are no children of this process: there is nothing to wait on
     return False
 
 

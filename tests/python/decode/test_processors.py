@@ -1,7 +1,5 @@
 """Which processors of transformers the sampler takes over."""
 
-import math
-
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -51,6 +49,6 @@ def test_repetition_penalty_alone_or_behind_others():
     assert fuse([NGRAM, PENALTY], do_sample=False) == ([NGRAM, PENALTY], {"do_sample": False})
 
 
-def test_greedy_leaves_warpers_that_change_nothing():
+def test_greedy_takes_over_no_warper():
     assert fuse([], do_sample=False) == ([], {"do_sample": False})
-    assert math.isinf(hf.TopKLogitsWarper(3).filter_value)  # what _is_plain takes for the default
+    assert fuse([TOP_K], do_sample=False) == ([TOP_K], {"do_sample": False})

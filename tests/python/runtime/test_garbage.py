@@ -1,6 +1,8 @@
 """Garbage collection: what is restored, and when."""
 
 import gc
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -13,6 +15,12 @@ def _collector_stays_as_it_was():
     yield
     gc.unfreeze()
     (gc.enable if enabled else gc.disable)()
+
+
+def test_packages_are_there_after_import_aegis():
+    code = "import aegis; aegis.runtime.freeze, aegis.evidence.IntegrityChain, aegis.decode.register_attention"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 class Cycle:
