@@ -158,6 +158,7 @@ cuda: $(STAMP)/build
 	@tail -n 1 build/gpu_check.log
 
 mutations: cpp-test
+	@cmake --build build/cmake --target aegis_simt_sanitized
 	@tools/simt_mutations.py --jobs $(JOBS)
 
 # --- measuring -----------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ function(aegis_simt_executor target)
   target_link_libraries(${target} PUBLIC Boost::context)
 endfunction()
 
-# Variants of a program: plain; races, which also sees races, unwritten reads and accesses outside of buffers; and
-# sanitized. Where the whole build is sanitized, there is only the last.
+# Variants of a program: plain; races, which also sees races, unwritten reads and accesses outside of buffers; and, where
+# the whole build is sanitized, only sanitized.
 if(AEGIS_SANITIZE MATCHES "address")
   set(AEGIS_SIMT_VARIANTS sanitized)
   aegis_simt_executor(aegis_simt_sanitized -fno-sanitize-recover=all)
@@ -31,13 +31,15 @@ elseif(AEGIS_SANITIZE)
   set(AEGIS_SIMT_VARIANTS plain)
   aegis_simt_executor(aegis_simt_plain)
 else()
-  set(AEGIS_SIMT_VARIANTS plain races sanitized)
+  set(AEGIS_SIMT_VARIANTS plain races)
   aegis_simt_executor(aegis_simt_plain)
   # Kernels instrumented by -fsanitize=thread, but linked without its runtime: tsan_hooks.cpp takes its place.
   add_library(aegis_simt_races STATIC tests/simt/tsan_hooks.cpp)
   target_compile_options(aegis_simt_races INTERFACE -fsanitize=thread)
   target_link_libraries(aegis_simt_races PUBLIC aegis_simt_plain)
+  # For the mutations alone.
   aegis_simt_executor(aegis_simt_sanitized -fsanitize=address,undefined -fno-sanitize-recover=all)
+  set_target_properties(aegis_simt_sanitized PROPERTIES EXCLUDE_FROM_ALL ON)
 endif()
 
 # aegis_simt_program(<name> <variant> <source>) adds a program; AEGIS_SIMT_TARGET is its target.
