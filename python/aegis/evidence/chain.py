@@ -61,6 +61,13 @@ class IntegrityChain:
         else:
             self._worker.put(step, loss, [part.copy() for part in parts])
 
+    def add_batch(self, batch: Any) -> None:
+        """Adds a batch that has no loss yet: the record of step -1 with loss 0, in which only the batch counts.
+
+        ``FlatArenaDataLoader(..., chain=chain)`` calls this for every batch that it delivers.
+        """
+        self.add(-1, 0.0, batch)
+
     @property
     def value(self) -> int:
         """The checksum of all records added."""

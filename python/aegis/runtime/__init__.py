@@ -1,4 +1,4 @@
-"""What a Python process does beside the work: garbage collection and the memory allocator."""
+"""What a process does beside the work: garbage collection, the memory allocator, and how float32 is rounded."""
 
 from aegis.runtime.allocators import (
     ALLOCATORS,
@@ -10,6 +10,7 @@ from aegis.runtime.allocators import (
     idle_settings,
 )
 from aegis.runtime.garbage import GcReport, freeze, gc_report, no_gc_cycle, unfreeze
+from aegis.runtime.precision import precision, set_tf32, tf32
 
 __all__ = [
     "ALLOCATORS",
@@ -23,5 +24,8 @@ __all__ = [
     "gc_report",
     "idle_settings",
     "no_gc_cycle",
+    "precision",
+    "set_tf32",
+    "tf32",
     "unfreeze",
 ]

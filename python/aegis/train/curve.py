@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from aegis.train.meter import StepRecord
-from aegis.train.text import atomic_file
+from aegis.files import atomic_file
 
 __all__ = ["draw_curve", "write_csv"]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sysconfig
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-__all__ = ["PackedText", "atomic_file", "pack_text", "standard_library", "text_files"]
+from aegis.files import atomic_file
+
+__all__ = ["PackedText", "pack_text", "standard_library", "text_files"]
 
 BYTE_VOCABULARY = 256
 _VALIDATION_SHARE = 20  # the last twentieth of the tokens
@@ -28,31 +27,6 @@ class PackedText:
     train_tokens: int
     validation_tokens: int
     documents: int
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes its name only once it is complete and on disk.
-
-    An exception inside the block, or a crash, leaves whatever stood at ``path`` before untouched.
-    """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name, too, survives a power cut
-    finally:
-        os.close(folder)
 
 
 def standard_library() -> list[Path]:
