@@ -19,7 +19,7 @@ def _places() -> dict[str, Any]:
         "cuda": backends.cudnn,
         "cuda.matmul": backends.cuda.matmul,
         "cudnn.conv": backends.cudnn.conv,  # type: ignore[attr-defined]
-        "cudnn.rnn": backends.cudnn.rnn,  # type: ignore[attr-defined]
+        "cudnn.rnn": backends.cudnn.rnn,
         "mkldnn.matmul": backends.mkldnn.matmul,  # type: ignore[attr-defined]
     }
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from aegis.train.meter import StepRecord
 from aegis.files import atomic_file
+from aegis.train.meter import StepRecord
 from aegis.train.trainer import Trainer
 
 __all__ = ["load_checkpoint", "restore", "save_checkpoint"]

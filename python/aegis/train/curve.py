@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from aegis.train.meter import StepRecord
 from aegis.files import atomic_file
+from aegis.train.meter import StepRecord
 
 __all__ = ["draw_curve", "write_csv"]
 

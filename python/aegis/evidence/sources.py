@@ -1,0 +1,60 @@
+"""Data sets in receipts: what is written of them, and how they are opened again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aegis.data.token_dataset import TokenDataset
+from aegis.evidence.receipt_file import below
+
+__all__ = ["describe_data", "open_data"]
+
+
+def describe_data(name: str, dataset: Any, folder: Path) -> dict[str, Any]:
+    """What a receipt in ``folder`` says of a data set.
+
+    ``source`` is what opens a :class:`~aegis.TokenDataset` again: files in the folder go by their place in it, so that
+    they may be moved together. It is None for other data sets. ``samples`` is None where there is no length.
+    """
+    fingerprint = getattr(dataset, "fingerprint", None)
+    length = getattr(type(dataset), "__len__", None)
+    return {
+        "name": name,
+        "kind": type(dataset).__name__,
+        "samples": None if length is None else len(dataset),
+        "fingerprint": fingerprint() if callable(fingerprint) else None,
+        "source": _source(dataset, folder) if type(dataset) is TokenDataset else None,
+    }
+
+
+def _source(dataset: TokenDataset, folder: Path) -> dict[str, Any]:
+    first = dataset.files[0]
+    formats = {file.format for file in dataset.files}
+    dtype = np.dtype(first.dtype)
+    return {
+        "paths": [below(folder, Path(path)) or path for path in dataset.paths],
+        "format": formats.pop() if len(formats) == 1 else "auto",
+        "dtype": (dtype.newbyteorder() if first.swapped else dtype).str,
+        "block_size": dataset.block_size,
+        "stride": dataset.stride,
+    }
+
+
+def open_data(described: Mapping[str, Any], folder: Path) -> TokenDataset | None:
+    """The data set again, as its files are now; None where the receipt does not say how.
+
+    Raises:
+        OSError, ValueError: a file is missing or is not what it was.
+    """
+    source = described["source"]
+    if source is None:
+        return None
+    paths = [os.path.join(folder, path) for path in source["paths"]]
+    return TokenDataset(
+        paths, source["block_size"], format=source["format"], dtype=source["dtype"], stride=source["stride"]
+    )
