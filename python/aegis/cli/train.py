@@ -8,7 +8,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 import aegis
+from aegis.runtime.precision import tf32
 from aegis.train.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "train",
         help="train a small GPT through the loader and report what the data cost",
         description="Train the Micro-GPT on text (every byte a token) or on a token file. Writes the token "
-        "files, a checkpoint and the loss curve (PNG, CSV); ends with a table, end-to-end tokens/s first.",
+        "files, a checkpoint, the loss curve (PNG, CSV) and a receipt; ends with a table, end-to-end tokens/s first.",
     )
     data = parser.add_argument_group("data")
     source = data.add_mutually_exclusive_group()
@@ -64,6 +65,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     model.add_argument("--eval-every", type=int, metavar="STEPS", help="default: a tenth of the steps")
     model.add_argument("--device", type=torch.device, help="default: cuda where there is one, else cpu")
     model.add_argument("--compile", action="store_true", help="run the model through torch.compile")
+    model.add_argument(
+        "--tf32",
+        action=argparse.BooleanOptionalAction,
+        help="TF32 in float32 arithmetic on CUDA (default: as is)",
+    )
 
     loader = parser.add_argument_group("loader")
     loader.add_argument("--loader", choices=_NAMES, help="default: aegis")
@@ -80,6 +86,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     files.add_argument("--out", type=Path, default=Path("aegis-train"), metavar="DIR", help="default: aegis-train")
     files.add_argument("--resume", type=Path, metavar="FILE", help="go on from this checkpoint")
     files.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="default: only at the end and on Ctrl-C")
+    files.add_argument(
+        "--chain",
+        action="store_true",
+        default=None,
+        help="keep checksums of batches and losses in receipt.json, for aegis verify --replay",
+    )
+    files.add_argument("--chain-every", type=int, metavar="STEPS", help="default: a thousandth of the steps")
     parser.set_defaults(run=run)
 
 
@@ -93,21 +106,26 @@ def run(args: argparse.Namespace) -> int:
     device = args.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     settings, state = _settings(args, device)
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.compare:
-        return _compare(args, settings, device)
-    return _train(args, settings, device, state)
+    with nullcontext() if args.tf32 is None else tf32(args.tf32):
+        if args.compare:
+            return _compare(args, settings, device)
+        return _train(args, settings, device, state)
 
 
 def _check(args: argparse.Namespace) -> None:
     if args.num_workers < 0:
         raise ValueError(f"--num-workers: expected at least 0, got {args.num_workers}")
-    if args.checkpoint_every is not None and args.checkpoint_every < 1:
-        raise ValueError(f"--checkpoint-every: expected at least 1, got {args.checkpoint_every}")
+    for option in ("checkpoint_every", "chain_every"):
+        value = getattr(args, option)
+        if value is not None and value < 1:
+            raise ValueError(f"--{option.replace('_', '-')}: expected at least 1, got {value}")
+    if args.chain_every and not args.chain:
+        raise ValueError("--chain-every: expected only together with --chain")
     if args.val_data and not args.data:
         raise ValueError("--val-data: expected only together with --data (text is split by itself)")
     if args.dtype and not args.data:
         raise ValueError("--dtype: expected only together with --data (text is uint8)")
-    for option in ("resume", "loader", "checkpoint_every"):
+    for option in ("resume", "loader", "checkpoint_every", "chain"):
         if args.compare and getattr(args, option) is not None:
             raise ValueError(f"--{option.replace('_', '-')}: expected no such option with --compare")
 
@@ -142,41 +160,65 @@ def _settings(args: argparse.Namespace, device: torch.device) -> tuple[Settings,
     done = len(state["records"])
     if done >= settings.steps:
         raise ValueError(f"--steps: expected more than the {done} already done, got {settings.steps}")
+    if args.chain and not state["chains"]:
+        raise ValueError("--chain: expected with --resume only where the run began with it")
     return settings, state
 
 
 def _train(args: argparse.Namespace, settings: Settings, device: torch.device, state: dict[str, Any] | None) -> int:
     from aegis.train.checkpoint import restore, save_checkpoint
+    from aegis.train.receipt import BATCHES, LOSSES, absorbed, make_chains, open_receipt
     from aegis.train.settings import make_loader, make_trainer
     from aegis.train.trainer import endless, train
 
-    trainer = make_trainer(settings, device=device, compile=args.compile)
-    loader = make_loader(settings.loader, settings, num_workers=args.num_workers, device=device)
+    own = settings.loader == "aegis"
+    chains = make_chains(args.chain or bool(state and state["chains"]))
+    audit = chains.get(BATCHES)
+    trainer = make_trainer(settings, device=device, compile=args.compile, chain=chains.get(LOSSES))
+    loader = make_loader(
+        settings.loader, settings, num_workers=args.num_workers, device=device, chain=audit if own else None
+    )
+    batches = endless(loader) if own or audit is None else absorbed(endless(loader), audit)
     done = 0
     if state is not None:
         restore(trainer, state)
         loader.load_state_dict(state["loader"])  # type: ignore[attr-defined]
+        for name, chain in chains.items():
+            chain.restore(state["chains"][name])
         done = trainer.step
     _announce(trainer, settings, device, [settings.loader], args.num_workers)
 
     def save() -> None:
-        position = loader.state_dict() if settings.loader == "aegis" else {}  # type: ignore[attr-defined]
-        save_checkpoint(args.out / "checkpoint.pt", trainer, vars(settings), position)
+        position = loader.state_dict() if own else {}  # type: ignore[attr-defined]
+        save_checkpoint(args.out / "checkpoint.pt", trainer, vars(settings), position, chains)
 
-    with _closing(loader), _interruption() as stop:
+    options = {"device": device.type, "num_workers": args.num_workers, "compile": args.compile, "tf32": args.tf32}
+    path = args.out / "receipt.json"
+    receipt = open_receipt(path, trainer, settings, loader, chains=chains, every=args.chain_every, options=options)
+    with _closing(loader), _interruption() as stop, receipt:
         with _progress(settings.steps, done) as show:
 
             def on_step(record: StepRecord) -> None:
                 show(record)
+                receipt.step(record.step, record.loss)
                 if args.checkpoint_every and trainer.step % args.checkpoint_every == 0:
                     save()
+                    receipt.write()
 
-            train(trainer, endless(loader), on_step=on_step, stop=stop)
+            train(trainer, batches, on_step=on_step, stop=stop)
         interrupted = stop()
         save()
         _report({_NAMES[settings.loader]: trainer.records[done:]})
         _report_loader(loader)
-        _write_curves(args.out, trainer, settings)
+        for file in _write_curves(args.out, trainer, settings):
+            receipt.add_artefact(file, losses=file.suffix == ".csv")
+        receipt.add_artefact(args.out / "checkpoint.pt")
+        for file in map(Path, (settings.data, settings.val_data)):
+            if file.parent == args.out and file.name in ("train.bin", "val.bin"):  # packed for this run
+                receipt.add_artefact(file)
+        if interrupted:
+            receipt.status = "interrupted"
+    print(f"receipt: {path}")
     return 130 if interrupted else 0
 
 
@@ -289,18 +331,22 @@ def _report_loader(loader: DataLoader[Any]) -> None:
     )
 
 
-def _write_curves(folder: Path, trainer: Trainer, settings: Settings) -> None:
+def _write_curves(folder: Path, trainer: Trainer, settings: Settings) -> list[Path]:
+    """The files written."""
     from aegis.train.curve import draw_curve, write_csv
 
     if not trainer.records:
-        return
-    write_csv(folder / "loss.csv", trainer.records)
+        return []
+    written = [folder / "loss.csv"]
+    write_csv(written[0], trainer.records)
     print(f"loss curve, numbers: {folder / 'loss.csv'}")
     try:
         title = f"Micro-GPT '{settings.preset}' through {_NAMES[settings.loader]}"
         draw_curve(folder / "loss.png", trainer.records, title)
+        written.append(folder / "loss.png")
         print(f"loss curve, picture: {folder / 'loss.png'}")
     except ModuleNotFoundError as error:
         hint = "pip install 'aegis-torch[demo]'"
         print(f"loss curve, picture: none, for {error.name} is not installed ({hint})")
     print(f"checkpoint: {folder / 'checkpoint.pt'}")
+    return written

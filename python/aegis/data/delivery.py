@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -16,16 +16,21 @@ from aegis.data.order import Progress
 from aegis.data.torch_iter import MultiProcessIter, SingleProcessIter
 from aegis.data.transport import Transport
 
+if TYPE_CHECKING:
+    from aegis.evidence.chain import IntegrityChain
+
 __all__ = ["Delivery"]
 
 
 class Delivery:
     """Belongs to one loader, which may be any ``DataLoader``. Its iterators hold this and not the loader."""
 
-    def __init__(self, progress: Progress, *, reuse: bool = False) -> None:
+    def __init__(self, progress: Progress, *, reuse: bool = False, chain: IntegrityChain | None = None) -> None:
         self.progress = progress
         """Of the newest iterator, or of the next where that is news."""
         self.reuse = reuse
+        self.chain = chain
+        """Gets every batch, in the turn in which it is delivered and before the user has it."""
         self.source: NativeSource | None = None
         self.why = ""
         """Which way batches come, and why: starts with "native", "arena" or "torch"."""

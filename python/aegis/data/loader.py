@@ -7,7 +7,7 @@ import resource
 import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,9 @@ from aegis.data.native import NativeIter
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.state import make_state, restore
 from aegis.data.token_dataset import TokenDataset
+
+if TYPE_CHECKING:
+    from aegis.evidence.chain import IntegrityChain
 
 __all__ = ["FlatArenaDataLoader"]
 
@@ -49,6 +52,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
         reuse: batches alias the ring: one stays valid until the batch after the next is asked for. By default a
             slot is written again only when the last tensor over it (views, NumPy arrays and what autograd saved
             included) is gone, and when all slots are held a fresh one is made. Has an effect on the native path alone.
+        chain: an :class:`aegis.evidence.IntegrityChain` that every batch is added to as it is delivered, on whatever
+            path and before the caller can change it. Its state travels in :meth:`state_dict`.
 
     Batches have the structure that torch returns: over tokens a list ``[inputs, targets]`` of fresh int64 tensors.
     They cannot be grown by ``resize_``, and those of workers are not shared memory, as torch's are.
@@ -92,11 +97,13 @@ class FlatArenaDataLoader(DataLoader[Any]):
         rank: int | None = None,
         world_size: int | None = None,
         reuse: bool = False,
+        chain: IntegrityChain | None = None,
     ) -> None:
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self.reuse = reuse
+        self.chain = _checked(chain)
         self._next = Progress(epoch=0)  # of the next iter()
         self._closed = False
         self._faults_at_start = _page_faults()
@@ -164,7 +171,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         return sampler, torch.Generator().manual_seed(self.seed)
 
     def _set_up(self, progress: Progress) -> None:
-        self._delivery = Delivery(progress, reuse=self.reuse)
+        self._delivery = Delivery(progress, reuse=self.reuse, chain=self.chain)
         self._order: IndexOrder | None = None
         if not isinstance(self.dataset, IterableDataset):
             self._order = IndexOrder(self._delivery, super()._index_sampler, batched=self._auto_collation)
@@ -228,7 +235,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         """Where this loader stands: a few plain values, counting batches *delivered* by the newest iterator.
 
         With ``seed`` the position is global and can be loaded on another number of ranks with another batch size;
-        otherwise it is this rank's own.
+        otherwise it is this rank's own. Where there is a chain, its state is in it, after all that was added until now.
         """
         return make_state(self, self._delivery.progress)
 
@@ -236,8 +243,12 @@ class FlatArenaDataLoader(DataLoader[Any]):
         """The next ``iter()`` goes on where ``state`` was taken: in O(1) with ``seed``, after one ``torch.randperm``
         with torch's shuffle, and with a sampler of the user's by asking it for the batches before.
 
+        The loader's chain goes on from the one in ``state``, at once, so that it ends as that of a run without a break.
+        A loader without a chain leaves the one in ``state`` alone.
+
         Raises:
-            ValueError: ``state`` belongs to other data or to another order; says which value differs.
+            ValueError: ``state`` belongs to other data or to another order, or has no chain, or one of another kind,
+                for this loader's; says which value differs. Nothing has changed then.
         """
         self._next = self._delivery.progress = restore(self, state)
 
@@ -279,10 +290,11 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self._iterator = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A loader travels without its threads, slots and counters; data files are opened again where it arrives."""
+        """A loader travels without its threads, slots, counters and chain; data files are opened again where it
+        arrives."""
         left = {"_iterator", "_delivery", "_order"}
         state = {name: value for name, value in self.__dict__.items() if name not in left}
-        return {**state, "_progress": self._delivery.progress}
+        return {**state, "_progress": self._delivery.progress, "chain": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         kept = {name: value for name, value in state.items() if name != "_progress"}
@@ -296,6 +308,14 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _checked(chain: object) -> IntegrityChain | None:
+    from aegis.evidence.chain import IntegrityChain  # which needs aegis to be complete
+
+    if chain is None or isinstance(chain, IntegrityChain):
+        return chain
+    raise TypeError(f"chain: expected an aegis.evidence.IntegrityChain or None, got {type(chain).__name__}")
 
 
 def _page_faults() -> tuple[int, int]:

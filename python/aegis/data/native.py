@@ -133,8 +133,12 @@ class NativeIter(_BaseDataLoaderIter):
         # torch enters record_function for every batch, which costs more than the rest of this call.
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             with record_function(self._profile_name):
-                return self._next_data()
-        return self._next_data()
+                batch = self._next_data()
+        else:
+            batch = self._next_data()
+        if self._delivery.chain is not None:
+            self._delivery.chain.add_batch(batch)
+        return batch
 
     def _next_data(self) -> Any:
         if self._num_workers == 0 and self._indices is not None:

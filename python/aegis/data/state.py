@@ -42,6 +42,8 @@ def _undrawn(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any] 
 def make_state(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any]:
     """The state at ``progress``. Once its last batch is delivered an epoch is over, and the next has not begun."""
     state = {"version": _VERSION, **_order_of(loader)}
+    if loader.chain is not None:
+        state["chain"] = loader.chain.state()
     if isinstance(loader.sampler, SeededSampler):
         schedule = loader.sampler.schedule(progress.epoch, progress.start)
         done, position = progress.batches >= schedule.steps, schedule.position_after(progress.batches)
@@ -73,5 +75,9 @@ def restore(loader: FlatArenaDataLoader, state: dict[str, Any]) -> Progress:
             raise ValueError(f"state: expected {name} to be an int of at least 0, got {state.get(name)!r}")
     if state["position"] > expected["samples"]:
         raise ValueError(f"state: expected position 0 to {expected['samples']}, got {state['position']}")
+    if loader.chain is not None:
+        if "chain" not in state:
+            raise ValueError("state: expected the key 'chain', for this loader has one; the state is of one without")
+        loader.chain.restore(state["chain"])
     started = bool(state.get("started"))
     return Progress(state["epoch"], state["position"], rng=state.get("rng"), started=started, resumed=started)

@@ -75,6 +75,8 @@ class _Counting:
         else:
             batch = super().__next__()  # type: ignore[misc]
         self._progress.advance()
+        if self._delivery.chain is not None:
+            self._delivery.chain.add_batch(batch)
         return batch
 
 

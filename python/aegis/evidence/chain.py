@@ -15,6 +15,7 @@ from aegis import _C
 
 __all__ = ["IntegrityChain"]
 
+_NOTHING: tuple[()] = ()
 _STATE_KEYS = {"bits", "lanes", "value", "records"}
 
 
@@ -42,7 +43,7 @@ class IntegrityChain:
         self._chain = _C.IntegrityChain(bits, lanes)
         self._worker = _Worker(self._chain) if background else None
 
-    def add(self, step: int, loss: float, batch: Any = ()) -> None:
+    def add(self, step: int, loss: float, batch: Any = _NOTHING) -> None:
         """Adds a record.
 
         Args:
@@ -50,12 +51,13 @@ class IntegrityChain:
             loss: as a float; of a tensor, ``.item()``. NaN counts like any other value.
             batch: what the step was trained on: tensors and arrays in any nesting of lists, tuples, mappings and
                 dataclasses, in their order; mappings by sorted key. Other values are left out. Tensors on another
-                device are copied to the host.
+                device are copied to the host. What counts are the bytes of the values in row-major order, of sparse
+                tensors those of their indices and values; shapes and dtypes do not.
 
         Raises:
             RuntimeError: the background thread has failed; says of what.
         """
-        parts = [_memory(leaf) for leaf in _leaves(batch)]
+        parts = [] if batch is _NOTHING else [_memory(leaf) for leaf in _leaves(batch)]
         if self._worker is None:
             self._chain.add(step, loss, parts)
         else:
@@ -106,8 +108,11 @@ class IntegrityChain:
 
 
 def _leaves(batch: Any) -> Iterator[Tensor | np.ndarray[Any, Any]]:
-    if isinstance(batch, (Tensor, np.ndarray)):
-        yield batch
+    if isinstance(batch, Tensor):
+        yield from _dense(batch)
+    elif isinstance(batch, np.ndarray):
+        if not batch.dtype.hasobject:
+            yield batch
     elif isinstance(batch, Mapping):
         for key in sorted(batch, key=str):
             yield from _leaves(batch[key])
@@ -119,10 +124,28 @@ def _leaves(batch: Any) -> Iterator[Tensor | np.ndarray[Any, Any]]:
             yield from _leaves(getattr(batch, name))
 
 
+def _dense(tensor: Tensor) -> Iterator[Tensor]:
+    """``tensor``, or the strided ones that it is made of."""
+    if tensor.is_nested:
+        for part in tensor.detach().unbind():
+            yield from _dense(part)
+    elif tensor.layout is torch.strided:
+        yield tensor
+    elif tensor.layout is torch.sparse_coo:
+        whole = tensor.detach().coalesce()
+        yield from (whole.indices(), whole.values())
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    else:
+        yield from _dense(tensor.to_dense())
+
+
 def _memory(leaf: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Its bytes in row-major order, without a copy where it lies so."""
     if isinstance(leaf, Tensor):
-        leaf = leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        leaf = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy()
     return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from aegis.evidence.chain import IntegrityChain
 from aegis.evidence.environment import counters, host, versions
 from aegis.evidence.receipt_file import ARTEFACT_HINT, FORMAT, VERSION, below, seal
 from aegis.evidence.sources import describe_data
-from aegis.files import atomic_file
+from aegis.files import atomic_file, open_regular
 from aegis.runtime.precision import precision
 
 __all__ = ["LossDigest", "Receipt", "file_sha256"]
@@ -41,7 +41,7 @@ class LossDigest:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, as 64 hex digits. Cost: one pass over the file."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -71,7 +71,8 @@ class Receipt:
         every: steps from one kept chain value to the next. Whoever compares two runs learns where they parted to within
             that many steps; each value is about 30 bytes of JSON.
         first_step: number of the first step; that of a resumed run is not 1.
-        counters: more counters at the start, beside those of the process. See :meth:`write`.
+        counters: asked at the start and at every writing for numbers that only grow, to stand beside those of the
+            process; always with the same names.
 
     Raises:
         OSError: the file cannot be written.
@@ -88,7 +89,7 @@ class Receipt:
         chains: Mapping[str, IntegrityChain] | None = None,
         every: int = 100,
         first_step: int = 1,
-        counters: Mapping[str, float] | None = None,
+        counters: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         for name, number in (("every", every), ("first_step", first_step)):
             if number < 1:
@@ -104,6 +105,7 @@ class Receipt:
         self._first_loss: float | None = None
         self._last_loss: float | None = None
         self._artefacts: dict[str, dict[str, Any]] = {}
+        self._losses_file: str | None = None
         self._fixed = {
             "versions": versions(),
             "host": host(),
@@ -113,8 +115,9 @@ class Receipt:
         }
         self._precision = precision()
         self._chains_at_start = {name: chain.state() for name, chain in self._chains.items()}
-        self._counters_at_start = self._counters(counters)
-        self.write(counters=counters)
+        self._more_counters = counters
+        self._counters_at_start = self._counters()
+        self.write()
 
     def step(self, step: int, loss: float) -> None:
         """Takes note of a finished step, after its batch and loss were added to the chains.
@@ -135,8 +138,12 @@ class Receipt:
         if step % self._every == 0:
             self._mark()
 
-    def add_artefact(self, path: str | os.PathLike[str]) -> None:
+    def add_artefact(self, path: str | os.PathLike[str], *, losses: bool = False) -> None:
         """Takes the size and the SHA-256 of a file as it is now. Added again, it replaces what was taken before.
+
+        Args:
+            losses: it is a CSV file with columns ``step`` and ``loss``, by which the digest of the losses can be made
+                again.
 
         Raises:
             OSError: no such file.
@@ -147,14 +154,15 @@ class Receipt:
         if name is None:
             raise ValueError(f"path: expected {ARTEFACT_HINT} ({self.path.parent}), got {file}")
         size = file.stat().st_size
+        if losses:
+            self._losses_file = name
         self._artefacts[name] = {"path": name, "bytes": size, "sha256": file_sha256(file)}
 
-    def write(self, status: str | None = None, *, counters: Mapping[str, float] | None = None) -> None:
+    def write(self, status: str | None = None) -> None:
         """Writes the file as things stand; can be called at any time, and after an error again.
 
         Args:
             status: "running", "complete", "interrupted" or "failed"; None leaves ``self.status`` as it is.
-            counters: the counters that were given at construction, as they are now.
 
         Raises:
             OSError: the disk is full, or the folder cannot be written to any more. What stood there before still does.
@@ -163,7 +171,7 @@ class Receipt:
             self.status = status
         if self.status not in _STATUSES:
             raise ValueError(f"status: expected one of {', '.join(_STATUSES)}, got {self.status!r}")
-        text = json.dumps(seal(self._document(counters)), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(seal(self._document()), indent=1, ensure_ascii=False, allow_nan=False)
         with atomic_file(self.path) as file:
             file.write(text.encode() + b"\n")
 
@@ -187,14 +195,14 @@ class Receipt:
         for name, chain in self._chains.items():
             self._marks[name][str(self._last)] = str(chain)
 
-    def _counters(self, more: Mapping[str, float] | None) -> dict[str, float]:
-        both = {**counters(), **(more or {})}
+    def _counters(self) -> dict[str, float]:
+        both = {**counters(), **self._more_counters()}
         for name, value in both.items():
             if type(value) not in (int, float) or not math.isfinite(value):
                 raise ValueError(f"counters: expected finite numbers, got {name} {value!r}")
         return both
 
-    def _document(self, more: Mapping[str, float] | None) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -207,12 +215,13 @@ class Receipt:
                 "first": None if self._first_loss is None else repr(self._first_loss),
                 "last": None if self._last_loss is None else repr(self._last_loss),
                 "sha256": self._losses.hexdigest(),
+                "file": self._losses_file,
             },
             "chains": {
                 name: {"start": self._chains_at_start[name], "end": chain.state(), "marks": self._marks[name]}
                 for name, chain in self._chains.items()
             },
-            "counters": {"start": self._counters_at_start, "end": self._counters(more)},
+            "counters": {"start": self._counters_at_start, "end": self._counters()},
             "artefacts": list(self._artefacts.values()),
         }
 

@@ -48,7 +48,7 @@ def seal(document: dict[str, Any]) -> dict[str, Any]:
 def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The receipt in a file, every value of it checked for its kind and range.
 
-    That the parts agree with each other, with files and with the seal is what :func:`verify_receipt` looks at.
+    That the parts agree with each other, with files and with the seal is for :func:`verify_receipt` to say.
 
     Raises:
         OSError: the file is missing, unreadable or no regular file.
@@ -221,7 +221,7 @@ _fields = _object(
     ),
     precision=_object(start=_map(_text), end=_map(_text)),
     steps=_object(first=_positive, last=_count, every=_positive),
-    losses=_object(first=_or_none(_loss), last=_or_none(_loss), sha256=_sha256),
+    losses=_object(first=_or_none(_loss), last=_or_none(_loss), sha256=_sha256, file=_or_none(_relative)),
     chains=_map(_object(start=_chain_state, end=_chain_state, marks=_marks)),
     counters=_object(start=_map(_number), end=_map(_number)),
     artefacts=_list(_object(path=_relative, bytes=_count, sha256=_sha256)),

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from aegis.evidence.chain import IntegrityChain
 from aegis.files import atomic_file
 from aegis.train.meter import StepRecord
 from aegis.train.trainer import Trainer
 
 __all__ = ["load_checkpoint", "restore", "save_checkpoint"]
 
-_FORMAT = 1
-_KEYS = {"format", "settings", "loader", "model", "optimizer", "records", "random_state"}
+_FORMAT = 2
+_KEYS = {"format", "settings", "loader", "model", "optimizer", "records", "random_state", "chains"}
 
 
-def save_checkpoint(path: Path, trainer: Trainer, settings: dict[str, Any], loader_state: dict[str, Any]) -> None:
+def save_checkpoint(
+    path: Path,
+    trainer: Trainer,
+    settings: dict[str, Any],
+    loader_state: dict[str, Any],
+    chains: Mapping[str, IntegrityChain] = MappingProxyType({}),
+) -> None:
     """Write the state between two steps; an older file stands until the new one is complete.
 
     Args:
         settings: what the caller needs to build the same trainer again; plain values.
         loader_state: ``loader.state_dict()``: the batches delivered so far, not those prefetched.
+        chains: the run's, by name; their states are saved.
     """
     state = {
         "format": _FORMAT,
@@ -32,6 +42,7 @@ def save_checkpoint(path: Path, trainer: Trainer, settings: dict[str, Any], load
         "optimizer": trainer.optimizer.state_dict(),
         "records": torch.tensor([record.row() for record in trainer.records], dtype=torch.float64),
         "random_state": torch.get_rng_state(),
+        "chains": {name: chain.state() for name, chain in chains.items()},
     }
     with atomic_file(path) as file:
         torch.save(state, file)

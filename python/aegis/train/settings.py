@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import aegis
+from aegis.evidence.chain import IntegrityChain
 from aegis.train.model import MicroGPT, MicroGPTConfig
 from aegis.train.presets import PRESETS
 from aegis.train.text import BYTE_VOCABULARY
@@ -75,7 +76,13 @@ def make_dataset(path: str, settings: Settings) -> aegis.TokenDataset:
 
 
 def make_loader(
-    kind: str, settings: Settings, *, num_workers: int, device: torch.device, torch_order: bool = False
+    kind: str,
+    settings: Settings,
+    *,
+    num_workers: int,
+    device: torch.device,
+    torch_order: bool = False,
+    chain: IntegrityChain | None = None,
 ) -> DataLoader[Any]:
     """A shuffling loader over the training tokens.
 
@@ -83,6 +90,7 @@ def make_loader(
         kind: "aegis" or "torch".
         num_workers: filler threads (aegis) or worker processes (torch).
         torch_order: let aegis, too, draw the order from torch's global generator.
+        chain: gets every batch, from aegis alone; torch's loader knows nothing of it.
     """
     options: dict[str, Any] = {
         "batch_size": settings.batch_size,
@@ -94,7 +102,7 @@ def make_loader(
     dataset = make_dataset(settings.data, settings)
     if kind == "torch":
         return DataLoader(dataset, **options)
-    return aegis.FlatArenaDataLoader(dataset, seed=None if torch_order else settings.seed, **options)
+    return aegis.FlatArenaDataLoader(dataset, seed=None if torch_order else settings.seed, chain=chain, **options)
 
 
 def micro_gpt(settings: Settings) -> MicroGPT:
@@ -111,7 +119,9 @@ def micro_gpt(settings: Settings) -> MicroGPT:
     )
 
 
-def make_trainer(settings: Settings, *, device: torch.device, compile: bool = False) -> Trainer:
+def make_trainer(
+    settings: Settings, *, device: torch.device, compile: bool = False, chain: IntegrityChain | None = None
+) -> Trainer:
     """A fresh model. Seeds torch's global generators first: the same settings give the same weights."""
     validation: Iterable[Batch] = ()
     if settings.val_data:
@@ -132,4 +142,5 @@ def make_trainer(settings: Settings, *, device: torch.device, compile: bool = Fa
         device=device,
         validation=list(validation),
         compile=compile,
+        chain=chain,
     )

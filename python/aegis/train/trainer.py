@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from aegis.evidence.chain import IntegrityChain
 from aegis.train.meter import Meter, StepRecord
 from aegis.train.model import parameter_groups
 
@@ -61,6 +62,7 @@ class Trainer:
         vocab_size: ids at or above it are an error that says so, before the model sees them.
         validation: batches on the CPU; their mean loss is taken every ``config.eval_every`` steps.
         compile: run the model through ``torch.compile``.
+        chain: gets the number and the loss of every step.
     """
 
     def __init__(
@@ -72,12 +74,14 @@ class Trainer:
         device: torch.device,
         validation: Sequence[Batch] = (),
         compile: bool = False,
+        chain: IntegrityChain | None = None,
     ) -> None:
         self.model = model.to(device)
         self.config = config
         self.vocab_size = vocab_size
         self.device = device
         self.validation = validation
+        self.chain = chain
         self.records: list[StepRecord] = []
         self.optimizer = torch.optim.AdamW(
             parameter_groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=True
@@ -107,7 +111,10 @@ class Trainer:
         nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        record = self._meter.stop(step=self.step + 1, tokens=inputs.numel(), loss=loss.item(), lr=lr)
+        value = loss.item()
+        if self.chain is not None:
+            self.chain.add(self.step + 1, value)
+        record = self._meter.stop(step=self.step + 1, tokens=inputs.numel(), loss=value, lr=lr)
         self.records.append(record)
         if self.validation and (self.step % self.config.eval_every == 0 or self.step == self.config.steps):
             record.val_loss = self.evaluate()
