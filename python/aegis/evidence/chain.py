@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class IntegrityChain:
         Args:
             step: its number.
             loss: as a float; of a tensor, ``.item()``. NaN counts like any other value.
-            batch: what the step was trained on: tensors and arrays in any nesting of lists, tuples, mappings and
+            batch: what the step was trained on: tensors and arrays in any nesting of sequences, mappings and
                 dataclasses, in their order; mappings by sorted key. Other values are left out. Tensors on another
                 device are copied to the host. What counts are the bytes of the values in row-major order, of sparse
                 tensors those of their indices and values; shapes and dtypes do not.
@@ -116,8 +116,8 @@ def _leaves(batch: Any) -> Iterator[Tensor | np.ndarray[Any, Any]]:
     elif isinstance(batch, Mapping):
         for key in sorted(batch, key=str):
             yield from _leaves(batch[key])
-    elif isinstance(batch, (list, tuple)):
-        for item in batch:
+    elif isinstance(batch, Sequence):
+        for item in () if isinstance(batch, (str, bytes, bytearray, memoryview, range)) else batch:
             yield from _leaves(item)
     elif hasattr(batch, "__dataclass_fields__"):
         for name in batch.__dataclass_fields__:

@@ -232,6 +232,6 @@ def _plain(name: str, value: dict[str, Any]) -> Any:
         plain = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{name}: expected values that JSON can hold: {error}") from error
-    if name == "seeds" and any(type(seed) is not int for seed in plain.values()):
-        raise ValueError(f"seeds: expected whole numbers, got {value!r}")
+    if name == "seeds" and not all(type(seed) is int and -(2**63) <= seed < 2**64 for seed in plain.values()):
+        raise ValueError(f"seeds: expected whole numbers of 64 bits, got {value!r}")
     return plain

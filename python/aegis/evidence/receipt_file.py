@@ -97,6 +97,10 @@ def _positive(value: Any) -> str | None:
     return None if type(value) is int and 1 <= value < 2**63 else "a whole number from 1 on"
 
 
+def _word(value: Any) -> str | None:
+    return None if type(value) is int and 0 <= value < 2**64 else "a whole number of 64 bits"
+
+
 def _integer(value: Any) -> str | None:
     return None if type(value) is int and -(2**63) <= value < 2**64 else "a whole number of 64 bits"
 
@@ -199,7 +203,7 @@ def _marks(value: Any) -> str | None:
 _step = re.compile("[1-9][0-9]{0,18}")
 _hex_value = _matching("[0-9a-f]{8}|[0-9a-f]{16}", "8 or 16 hex digits")
 _sha256 = _matching("[0-9a-f]{64}", "64 hex digits")
-_state = _object(bits=_one_of(32, 64), lanes=_one_of(True, False), value=_integer, records=_count)
+_state = _object(bits=_one_of(32, 64), lanes=_one_of(True, False), value=_word, records=_count)
 _source = _object(paths=_list(_path), format=_text, dtype=_text, block_size=_positive, stride=_positive)
 _fields = _object(
     format=_one_of(FORMAT),

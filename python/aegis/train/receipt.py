@@ -96,21 +96,12 @@ def replay(
     if not kept["every"] <= steps <= kept["last"]:
         raise ValueError(f"replay: expected {kept['every']} to {kept['last']} steps, got {steps}")
     again = Replay(record, only=(BATCHES,) if feed_only else (BATCHES, LOSSES))
-    device = torch.device(options["device"])
     own = settings.loader == "aegis"
     with ExitStack() as stack:
         if options["tf32"] is not None:
             stack.enter_context(tf32(options["tf32"]))
         stack.enter_context(_threads(record["host"]["torch_threads"]))
-        # Made even where it is not trained: torch's loader draws its order from the generator that made the weights.
-        trainer = make_trainer(settings, device=device, compile=options["compile"], chain=again.chains.get(LOSSES))
-        loader = make_loader(
-            settings.loader,
-            settings,
-            num_workers=options["num_workers"],
-            device=device,
-            chain=again.chains[BATCHES] if own else None,
-        )
+        trainer, loader = _set_up(settings, options, again.chains)
         if isinstance(loader, FlatArenaDataLoader):
             stack.enter_context(loader)
         batches = endless(loader) if own else absorbed(endless(loader), again.chains[BATCHES])
@@ -122,6 +113,22 @@ def replay(
             again.step(step)
             on_step(step)
     return again
+
+
+def _set_up(
+    settings: Settings, options: Mapping[str, Any], chains: Mapping[str, IntegrityChain]
+) -> tuple[Trainer, DataLoader[Any]]:
+    device = torch.device(options["device"])
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("replay: expected a CUDA device, as the run had, got none")
+    chain = chains[BATCHES] if settings.loader == "aegis" else None
+    try:
+        # Made even where it is not trained: torch's loader draws its order from the generator that made the weights.
+        trainer = make_trainer(settings, device=device, compile=options["compile"], chain=chains.get(LOSSES))
+        loader = make_loader(settings.loader, settings, num_workers=options["num_workers"], device=device, chain=chain)
+    except (RuntimeError, MemoryError, OverflowError) as error:  # sizes beyond all memory
+        raise ValueError(f"replay: the run cannot be set up again: {error}") from error
+    return trainer, loader
 
 
 @contextmanager
@@ -155,6 +162,8 @@ def _configuration(record: Mapping[str, Any], folder: Path) -> tuple[Settings, d
     settings = Settings(**found["settings"])
     if settings.preset not in PRESETS or settings.loader not in ("aegis", "torch"):
         raise ValueError(f"replay: expected a preset and a loader of {_PROGRAM}, got {settings}")
+    if found["device"] not in ("cpu", "cuda"):
+        raise ValueError(f"replay: expected the device cpu or cuda, got {found['device']!r}")
     if found["num_workers"] < 0 or found["num_workers"] > _MOST_WORKERS:
         raise ValueError(f"replay: expected 0 to {_MOST_WORKERS} workers, got {found['num_workers']}")
     sources = {described["name"]: described["source"] for described in record["data"]}

@@ -123,10 +123,6 @@ def make_trainer(
     settings: Settings, *, device: torch.device, compile: bool = False, chain: IntegrityChain | None = None
 ) -> Trainer:
     """A fresh model. Seeds torch's global generators first: the same settings give the same weights."""
-    validation: Iterable[Batch] = ()
-    if settings.val_data:
-        dataset = make_dataset(settings.val_data, settings)
-        validation = validation_batches(dataset, settings.batch_size, VALIDATION_BATCHES)
     train = TrainConfig(
         steps=settings.steps,
         batch_size=settings.batch_size,
@@ -134,6 +130,10 @@ def make_trainer(
         seed=settings.seed,
         eval_every=settings.eval_every,
     )
+    validation: Iterable[Batch] = ()
+    if settings.val_data:
+        dataset = make_dataset(settings.val_data, settings)
+        validation = validation_batches(dataset, settings.batch_size, VALIDATION_BATCHES)
     torch.manual_seed(settings.seed)
     return Trainer(
         micro_gpt(settings),

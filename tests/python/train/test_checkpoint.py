@@ -74,7 +74,7 @@ def test_a_file_that_is_no_checkpoint(tmp_path: Path, content: bytes) -> None:
 
 def test_a_torch_file_of_another_kind_and_a_missing_one(tmp_path: Path) -> None:
     torch.save({"model": {}}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"other\.pt: expected a checkpoint of aegis train, format 1"):
+    with pytest.raises(ValueError, match=r"other\.pt: expected a checkpoint of aegis train, format 2"):
         load_checkpoint(tmp_path / "other.pt")
     with pytest.raises(FileNotFoundError, match=r"none\.pt"):
         load_checkpoint(tmp_path / "none.pt")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from aegis.cli import main
+from aegis.evidence import read_receipt
 from aegis.train import trainer as trainer_module
 from aegis.train.checkpoint import load_checkpoint
 
@@ -30,9 +31,11 @@ def test_train_writes_tokens_curve_and_checkpoint_and_ends_with_the_table(
 ) -> None:
     assert command("--steps", "12", "--num-workers", "1") == 0
     out = tmp_path / "out"
-    written = {"train.bin", "val.bin", "loss.csv", "loss.png", "checkpoint.pt"}
+    written = {"train.bin", "val.bin", "loss.csv", "loss.png", "checkpoint.pt", "receipt.json"}
     assert {path.name for path in out.iterdir()} == written
     assert len(losses(out / "loss.csv")) == 12
+    artefacts = {artefact["path"] for artefact in read_receipt(out / "receipt.json")["artefacts"]}
+    assert artefacts == written - {"receipt.json"}
     printed = capsys.readouterr()
     assert printed.out.startswith("text: 1 files of --text, every byte a token\n")
     assert printed.out.index("| end to end") < printed.out.index("share of the step spent waiting")
@@ -151,6 +154,10 @@ def test_a_token_file_of_wider_ids(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--compare", "--resume", "x"], "--resume: expected no such option with --compare"),
         (["--resume", "/no/such/checkpoint"], "/no/such/checkpoint"),
         (["--checkpoint-every", "0"], "--checkpoint-every: expected at least 1, got 0"),
+        (["--chain", "--chain-every", "0"], "--chain-every: expected at least 1, got 0"),
+        (["--chain-every", "5"], "--chain-every: expected only together with --chain"),
+        (["--compare", "--chain"], "--chain: expected no such option with --compare"),
+        (["--out", "/dev/null/out"], "/dev/null/out"),
         (["--steps", "0"], "steps: expected at least 1, got 0"),
         (["--block-size", "10000000"], "10000000"),
     ],
