@@ -16,11 +16,12 @@ aegis_ask_python(pybind11_DIR "import pybind11; print(pybind11.get_cmake_dir())"
 
 set(AEGIS_OPS csrc/ops/library.cpp csrc/ops/cpu/decode_attention.cpp csrc/ops/cpu/extract_batch.cpp
     csrc/ops/cpu/gather_records.cpp csrc/ops/cpu/gather_records_scaled.cpp csrc/ops/cpu/kv_append_.cpp
-       csrc/ops/cpu/sample.cpp csrc/ops/cpu/skinny_linear.cpp)
+       csrc/ops/cpu/sample.cpp csrc/ops/cpu/skinny_linear.cpp csrc/ops/cpu/to_bfloat16_rne.cpp)
 if(AEGIS_CUDA_ENABLED)
   list(APPEND AEGIS_OPS csrc/ops/cuda/stream.cpp csrc/ops/cuda/extract_batch.cpp
        csrc/ops/cuda/gather_records.cpp csrc/ops/cuda/gather_records_scaled.cpp
-       csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/sample.cpp csrc/ops/cuda/skinny_linear.cpp)
+       csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/sample.cpp csrc/ops/cuda/skinny_linear.cpp
+       csrc/ops/cuda/to_bfloat16_rne.cpp)
 endif()
 add_library(aegis_ops MODULE ${AEGIS_OPS})
 target_include_directories(aegis_ops SYSTEM PRIVATE ${AEGIS_TORCH_DIR}/include

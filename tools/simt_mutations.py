@@ -36,6 +36,7 @@ class Fault:
 EXTRACT, GATHER, SCALED = (
     f"csrc/kernels/cuda/{name}.cuh" for name in ("extract_batch", "gather_records", "gather_records_scaled")
 )
+BFLOAT16 = "csrc/kernels/cuda/to_bfloat16_rne.cuh"
 EXTRACT_LAUNCH, GATHER_LAUNCH = EXTRACT.removesuffix("h"), GATHER.removesuffix("h")
 ARGMAX, COMPACT, GEMV, HISTOGRAM, TRANSPOSE = (
     f"tests/simt/kernels/{name}.cuh" for name in ("argmax", "compact", "gemv", "histogram", "transpose")
@@ -60,6 +61,10 @@ FAULTS = [
     Fault(GATHER_LAUNCH, "alignment check too weak", "all % 16", "all % 8"),
     Fault(SCALED, "wrong channel", "channel * size", "row * size"),
     Fault(SCALED, "channels of one row only", "job.batch * job.channels", "job.batch"),
+    Fault(BFLOAT16, "<= for <: an element too many", "i < job.count", "i <= job.count"),
+    Fault(BFLOAT16, "strides swapped", "at * job.out_strides[d]", "at * job.x_strides[d]"),
+    Fault(BFLOAT16, "outermost dimension left out", "from += rest * job.x_strides[0]", "from += rest"),
+    Fault(BFLOAT16, "blocks repeat each other", "int64_t{blockDim.x} * gridDim.x", "int64_t{blockDim.x}"),
     Fault(ARGMAX, "removed barrier: before the totals", BARRIER, ""),
     Fault(ARGMAX, "removed barrier: between rows", BARRIER, "", 2),
     Fault(ARGMAX, "wrong lane", "delta = 16", "delta = 8"),

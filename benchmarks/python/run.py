@@ -35,6 +35,7 @@ ORDER = [
     "bench_decode_attention",
     "bench_skinny_linear",
     "bench_kv_append_",
+    "bench_to_bfloat16_rne",
     "bench_integrity_chain",
 ]
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"

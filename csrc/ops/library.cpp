@@ -17,5 +17,7 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   // Has no gradient. It calls x another name: torch, at exit, takes overloads with equal arguments for one and aborts.
   m.def("skinny_linear.inference(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("skinny_linear.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()");
+  m.def("to_bfloat16_rne(Tensor x) -> Tensor");
+  m.def("to_bfloat16_rne.out(Tensor x, *, Tensor(a!) out) -> ()");
   // clang-format on
 }

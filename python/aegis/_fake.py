@@ -92,3 +92,13 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 @torch.library.register_fake("aegis::skinny_linear.out")
 def _(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
     return None
+
+
+@torch.library.register_fake("aegis::to_bfloat16_rne")
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape, dtype=torch.bfloat16)
+
+
+@torch.library.register_fake("aegis::to_bfloat16_rne.out")
+def _(x: Tensor, *, out: Tensor) -> None:
+    return None

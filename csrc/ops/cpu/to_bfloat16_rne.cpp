@@ -1,0 +1,37 @@
+#include "ops/to_bfloat16_rne.h"
+
+namespace aegis::ops {
+namespace {
+
+/// Elements to convert that are worth waking a thread for.
+constexpr int64_t kThreadElements = 64 << 10;
+
+void run(const Tensor& x, const Tensor& out) {
+  const kernels::ToBfloat16Rne job = bfloat16_job(x, out);
+  if (job.count == 0) return;
+  const auto kernel = kernels::to_bfloat16_rne_kernel();
+  if (job.count <= kThreadElements) return kernel(job, 0, job.count);
+  torch::stable::parallel_for(0, job.count, kThreadElements,
+                              [&](int64_t begin, int64_t end) { kernel(job, begin, end); });
+}
+
+Tensor to_bfloat16_rne(const Tensor& x) {
+  check_to_bfloat16(x);
+  Tensor out = torch::stable::new_empty(x, x.sizes(), ScalarType::BFloat16);
+  run(x, out);
+  return out;
+}
+
+void to_bfloat16_rne_out(const Tensor& x, const Tensor& out) {
+  check_to_bfloat16_out(x, out);
+  run(x, out);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) {
+  m.impl("to_bfloat16_rne", TORCH_BOX(&to_bfloat16_rne));
+  m.impl("to_bfloat16_rne.out", TORCH_BOX(&to_bfloat16_rne_out));
+}
+
+}  // namespace aegis::ops
