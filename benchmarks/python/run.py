@@ -24,6 +24,7 @@ ANY_DATASET = HERE.parent / "any_dataset.png"
 # End to end first; then what a loop feels; then isolated pieces.
 ORDER = [
     "bench_train",
+    "bench_audit",
     "bench_any_dataset",
     "bench_decode",
     "bench_feed",
