@@ -79,7 +79,7 @@ demo test asan: export OMP_WAIT_POLICY ?= PASSIVE
 
 demo: $(STAMP)/build $(STAMP)/deps-demo
 	@echo "== training a small GPT through aegis.FlatArenaDataLoader: about two minutes on two cores"
-	@$(VENV)/bin/aegis train --out demo $(ARGS)
+	@$(VENV)/bin/aegis train --out demo $(if $(filter --compare --resume,$(ARGS)),,--chain) $(ARGS)
 
 generate: demo/checkpoint.pt $(STAMP)/build $(STAMP)/deps-generate
 	@$(VENV)/bin/python examples/generate.py --checkpoint $< $(ARGS)

@@ -119,6 +119,13 @@ def test_gather_operators(row: tuple[int, ...]) -> None:
             assert torch.equal(got.float(), (source.to(torch.uint8)[indices] * 0.5 + 1).to(got.dtype).float())
 
 
+def test_conversion_to_bfloat16() -> None:
+    for x in (torch.randn(61), torch.randn(7, 19).t(), torch.randn(9, 33)[::2, 3:30]):
+        out = torch.empty(*x.shape, 2, dtype=torch.bfloat16)[..., 1]
+        torch.ops.aegis.to_bfloat16_rne(x, out=out)
+        assert torch.equal(out, x.to(torch.bfloat16))
+
+
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_records_of_tensors_and_files(tmp_path: Path, workers: int) -> None:
     layout = np.dtype([("row", "u1"), ("image", "u1", (3, 3))])
