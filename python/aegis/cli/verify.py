@@ -54,11 +54,16 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         for check in checks:
-            print(f"{_MARKS[check.passed]:>11}  {check.name}: {check.detail}")
+            print(_printable(f"{_MARKS[check.passed]:>11}  {check.name}: {check.detail}"))
     failed = sum(check.passed is False for check in checks)
     if failed:
         print(f"aegis verify: {failed} of {len(checks)} checks failed", file=sys.stderr)
     return int(failed > 0)
+
+
+def _printable(text: str) -> str:
+    """What a receipt says may move the cursor, or be no Unicode at all."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _replayed(args: argparse.Namespace) -> list[Check]:

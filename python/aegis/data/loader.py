@@ -311,9 +311,11 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
 
 def _checked(chain: object) -> IntegrityChain | None:
+    if chain is None:
+        return None
     from aegis.evidence.chain import IntegrityChain  # which needs aegis to be complete
 
-    if chain is None or isinstance(chain, IntegrityChain):
+    if isinstance(chain, IntegrityChain):
         return chain
     raise TypeError(f"chain: expected an aegis.evidence.IntegrityChain or None, got {type(chain).__name__}")
 

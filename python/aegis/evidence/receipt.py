@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import os
 import struct
 from collections.abc import Callable, Mapping
@@ -91,6 +92,7 @@ class Receipt:
         first_step: int = 1,
         counters: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
+        every, first_step = operator.index(every), operator.index(first_step)
         for name, number in (("every", every), ("first_step", first_step)):
             if number < 1:
                 raise ValueError(f"{name}: expected at least 1, got {number}")
@@ -119,18 +121,23 @@ class Receipt:
         self._counters_at_start = self._counters()
         self.write()
 
-    def step(self, step: int, loss: float) -> None:
+    def step(self, step: int, loss: Any) -> None:
         """Takes note of a finished step, after its batch and loss were added to the chains.
 
         Where the number is a multiple of ``every``, keeps the chains' values; a chain with a background thread is
         waited for then.
+
+        Args:
+            step: its number.
+            loss: a number, or a tensor or array that is one.
 
         Raises:
             ValueError: ``step`` is not one more than the last.
         """
         if step != self._last + 1:
             raise ValueError(f"step: expected {self._last + 1}, got {step}")
-        self._last = step
+        loss = float(loss)
+        self._last = operator.index(step)
         self._losses.add(step, loss)
         self._last_loss = loss
         if self._first_loss is None:
@@ -171,7 +178,7 @@ class Receipt:
             self.status = status
         if self.status not in _STATUSES:
             raise ValueError(f"status: expected one of {', '.join(_STATUSES)}, got {self.status!r}")
-        text = json.dumps(seal(self._document()), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(seal(self._document()), indent=1, allow_nan=False)
         with atomic_file(self.path) as file:
             file.write(text.encode() + b"\n")
 

@@ -18,7 +18,7 @@ FORMAT = "aegis receipt"
 VERSION = 1
 ARTEFACT_HINT = "a file in the receipt's folder or below it"
 
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 26
 _STATUSES = ("running", "complete", "interrupted", "failed")
 
 # A check takes a value and says what was expected, or nothing where the value is right.
@@ -34,9 +34,9 @@ def below(folder: Path, file: Path) -> str | None:
 
 
 def seal_of(document: Mapping[str, Any]) -> str:
-    """SHA-256 of all of a receipt but its own key "sha256": of the JSON with sorted keys and no spaces."""
+    """SHA-256 of all of a receipt but its own key "sha256": of the JSON in ASCII, with sorted keys and no spaces."""
     rest = {name: value for name, value in document.items() if name != "sha256"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -204,7 +204,8 @@ _step = re.compile("[1-9][0-9]{0,18}")
 _hex_value = _matching("[0-9a-f]{8}|[0-9a-f]{16}", "8 or 16 hex digits")
 _sha256 = _matching("[0-9a-f]{64}", "64 hex digits")
 _state = _object(bits=_one_of(32, 64), lanes=_one_of(True, False), value=_word, records=_count)
-_source = _object(paths=_list(_path), format=_text, dtype=_text, block_size=_positive, stride=_positive)
+_dtype = _matching("[<>|][iu][1248]", "a dtype such as '<u2'")
+_source = _object(paths=_list(_path), format=_text, dtype=_dtype, block_size=_positive, stride=_positive)
 _fields = _object(
     format=_one_of(FORMAT),
     version=_one_of(VERSION),

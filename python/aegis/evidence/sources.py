@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_dataset import TokenDataset
 from aegis.evidence.receipt_file import below
 
@@ -19,15 +20,19 @@ def describe_data(name: str, dataset: Any, folder: Path) -> dict[str, Any]:
     """What a receipt in ``folder`` says of a data set.
 
     ``source`` is what opens a :class:`~aegis.TokenDataset` again: files in the folder go by their place in it, so that
-    they may be moved together. It is None for other data sets. ``samples`` is None where there is no length.
+    they may be moved together. It is None for other data sets. ``samples`` and ``fingerprint`` are None where there are
+    none.
     """
-    fingerprint = getattr(dataset, "fingerprint", None)
-    length = getattr(type(dataset), "__len__", None)
+    try:
+        samples = len(dataset)
+    except (TypeError, NotImplementedError):
+        samples = None
+    known = isinstance(dataset, TokenDataset | RecordDataset)
     return {
         "name": name,
         "kind": type(dataset).__name__,
-        "samples": None if length is None else len(dataset),
-        "fingerprint": fingerprint() if callable(fingerprint) else None,
+        "samples": samples,
+        "fingerprint": dataset.fingerprint() if known else None,
         "source": _source(dataset, folder) if type(dataset) is TokenDataset else None,
     }
 

@@ -117,6 +117,17 @@ def test_losses_of_every_kind(tmp_path):
         assert read_receipt(path)["losses"]["last"] == (repr(losses[-1]) if losses else None)
 
 
+def test_numbers_of_other_libraries_and_text_of_every_kind(tmp_path):
+    path = tmp_path / "receipt.json"
+    receipt = Receipt(path, configuration={"é": "\ud800 \x1b"}, every=np.int64(1), chains={"c": IntegrityChain()})
+    receipt.step(np.int64(1), np.float64(0.1))
+    receipt.step(2, torch.tensor(0.5))
+    receipt.write("complete")
+    assert failures(path) == {}
+    assert read_receipt(path)["losses"]["last"] == "0.5"
+    assert read_receipt(path)["configuration"] == {"é": "\ud800 \x1b"}
+
+
 def test_chain_on_a_thread_and_a_run_that_was_resumed(tmp_path):
     path, chain = tmp_path / "receipt.json", IntegrityChain(background=True)
     chain.add(7, 0.5)

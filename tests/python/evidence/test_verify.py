@@ -228,6 +228,7 @@ def test_pipes_devices_and_large_files_are_not_read(tmp_path, monkeypatch):
         (set_at("losses", "last", 1.0), "losses.last: expected a loss as text"),
         (set_at("losses", "last", "1.00"), "losses.last: expected a loss as text"),
         (set_at("status", "fine"), "status: expected one of 'running', 'complete'"),
+        (set_at("data", 0, "source", "dtype", "f4,(2"), r"data\[0\].source.dtype: expected a dtype such as '<u2', got"),
         (set_at("data", 0, "source", {}), r"data\[0\].source: expected an object with paths"),
         (set_at("data", 0, "source", "paths", [""]), r"data\[0\].source.paths\[0\]: expected a path, got ''"),
         (set_at("counters", "start", "seconds", "1"), "counters.start.seconds: expected a number, got '1'"),
@@ -301,6 +302,16 @@ def test_replay_names_the_first_step_that_differs(path):
     record["steps"]["first"] = 4
     with pytest.raises(ValueError, match="got one that was resumed at step 4"):
         Replay(record)
+
+
+def test_names_that_would_move_the_cursor_are_shown_as_escapes(path, capsys):
+    edit(path, set_at("artefacts", 0, "path", "gone\x1b[2J\n"), sealed=True)
+    edit(path, set_at("data", 0, "source", "paths", ["\udcff"]), sealed=True)
+    assert main(["verify", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "artefact gone\\x1b[2J\\n: " in printed
+    assert "\x1b" not in printed
+    assert "     FAILED  data train: " in printed
 
 
 def test_data_that_the_receipt_cannot_open_may_be_given(tmp_path):
