@@ -45,7 +45,8 @@ class TokenFile:
     """Where the tokens of a file lie.
 
     ``tokens`` items of ``dtype`` from ``byte_offset`` on, in the other byte order when ``swapped``;
-    ``size`` is the whole file's, in bytes; ``documents`` is None where the format records none.
+    ``size`` is the whole file's, in bytes; ``documents`` is None where the format records none, and so are
+    the last three, which only aegis v1 records: ``tokenizer`` is the SHA-256 of its file, in hex.
     """
 
     path: str
@@ -56,6 +57,9 @@ class TokenFile:
     size: int
     swapped: bool = False
     documents: int | None = None
+    vocab_size: int | None = None
+    largest_id: int | None = None
+    tokenizer: str | None = None
 
 
 class Source(NamedTuple):
@@ -171,7 +175,8 @@ def document_offsets(file: TokenFile) -> NDArray[np.int64] | None:
     if documents is None:
         return None
     offsets = documents(file)
-    if len(offsets) != file.documents + 1 or offsets[0] != 0 or offsets[-1] != file.tokens:
+    ends = len(offsets) == file.documents + 1 and offsets[0] == 0 and offsets[-1] == file.tokens
+    if not ends or (offsets[1:] < offsets[:-1]).any():
         raise ValueError(f"{file.path}: its documents have changed since the file was opened")
     return offsets
 
