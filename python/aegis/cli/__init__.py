@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from aegis import __version__
-from aegis.cli import doctor, inspect, run, train
+from aegis.cli import doctor, inspect, pack, run, train
 
 __all__ = ["main"]
 
-_COMMANDS = [train, run, inspect, doctor]
+_COMMANDS = [train, run, pack, inspect, doctor]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,6 +33,7 @@ __all__ = [
     "look",
     "parse_dtype",
     "read_npy_header",
+    "recognise",
     "register_format",
 ]
 
@@ -147,13 +148,18 @@ def describe(path: str | os.PathLike[str], format: str = "auto", dtype: Any = No
     wanted = None if dtype is None else parse_dtype(dtype)
     source = look(os.fspath(path))
     if format == "auto":
-        format = next((name for name, found in _formats.items() if found.sniff(source)), "raw")
+        format = recognise(source)
     if format == "raw":
         return _describe_raw(source, wanted)
     found = _formats[format].describe(source, wanted)
     if wanted is not None and wanted.name != found.dtype:
         raise ValueError(f"{source.path}: expected dtype {found.dtype}, as the file says, got {wanted.name}")
     return found
+
+
+def recognise(source: Source) -> str:
+    """The format of a file: the first that knows it, else "raw"."""
+    return next((name for name, found in _formats.items() if found.sniff(source)), "raw")
 
 
 def document_offsets(file: TokenFile) -> NDArray[np.int64] | None:

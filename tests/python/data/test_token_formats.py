@@ -7,6 +7,7 @@ import struct
 import aegis
 import numpy as np
 import pytest
+import torch
 from aegis.data import document_offsets
 from aegis.data.formats import describe
 from written import litdata_chunk, write_datatrove, write_litdata, write_megatron
@@ -123,7 +124,7 @@ def test_datatrove_is_read_case45(tmp_path, dtype, item, metadata):
         ({"ends": [3, 9], "dtype": "uint8"}, "got 9 bytes"),
         ({"ends": [3, 2**63 + 9], "tokens": 9}, "got 18 bytes"),
         ({"ends": [0], "tokens": 9}, "expected 0 tokens"),
-        ({"ends": [5, 3, 9]}, r"a\.ds\.index: expected document end 1 from 5 to 9, got 3"),
+        ({"ends": (5, 3, 9)}, r"a\.ds\.index: expected document end 1 from 5 to 9, got 3"),
         ({"ends": [10, 9]}, r"a\.ds\.index: expected document end 0 from 0 to 9, got 10"),
         ({"ends": [9], "metadata": "gpt2|4\n9"}, r"metadata: expected tokens of 2 bytes, .* got '4'"),
         ({"ends": [9], "metadata": "gpt2|2\n8"}, r"metadata: expected 9 tokens, .* got '8'"),
@@ -227,7 +228,10 @@ def test_litdata_chunk_of_another_size_than_the_index_says_is_refused_case49(tmp
         ("[]", "not a readable index"),
         ('{"config": {}, "chunks": []}', "expected at least one chunk"),
         ('{"config": {}, "chunks": [{"filename": "../a.bin"}]}', "expected chunks in its own folder"),
-        ('{"config": {}, "chunks": [{"filename": "a"}, {"filename": "a"}]}', "expected at least one chunk, each named once, got 2"),
+        (
+            '{"config": {}, "chunks": [{"filename": "a"}, {"filename": "a"}]}',
+            "expected .* each named once, got 2",
+        ),
         ("[" * 100_000, "not a readable index"),
     ],
 )
@@ -274,11 +278,10 @@ def test_dtype_that_disagrees_is_refused_case45(tmp_path, write):
 
 
 def test_litdata_reads_what_its_writer_wrote(tmp_path):
-    litdata = pytest.importorskip("litdata", reason="litdata is not installed")
-    import torch
+    litdata = pytest.importorskip("litdata", exc_type=ImportError, reason="litdata cannot be imported")
 
     writer = litdata.streaming.writer.BinaryWriter(
-        str(tmp_path), chunk_size=2, item_loader=litdata.TokensLoader(block_size=4)
+        str(tmp_path), chunk_size=8, item_loader=litdata.TokensLoader(block_size=4)
     )
     items = [torch.arange(n, dtype=torch.int64) + 10 * n for n in (5, 3, 9)]
     for at, item in enumerate(items):
@@ -292,9 +295,9 @@ def test_litdata_reads_what_its_writer_wrote(tmp_path):
 
 
 def test_datatrove_reads_what_its_writer_wrote(tmp_path):
-    pytest.importorskip("datatrove", reason="datatrove is not installed")
+    pytest.importorskip("datatrove", exc_type=ImportError, reason="datatrove cannot be imported")
     tokenizer = pytest.importorskip(
-        "datatrove.pipeline.tokens.tokenizer", reason="datatrove's tokenizer is not complete"
+        "datatrove.pipeline.tokens.tokenizer", exc_type=ImportError, reason="datatrove's tokenizer is not complete"
     )
     for size in (2, 4):
         writer = tokenizer.TokenizedFile(

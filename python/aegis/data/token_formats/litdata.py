@@ -60,9 +60,7 @@ def _parse_index(path: str, changed: int, size: int) -> tuple[dict[str, Any], Ch
 def _dtype(path: str, config: dict[str, Any]) -> str:
     """What tokens are stored as. ValueError where chunks are of anything else."""
     if config.get("item_loader") != "TokensLoader":
-        raise ValueError(
-            f"{path}: expected chunks written for litData's TokensLoader, got {config.get('item_loader')}"
-        )
+        raise ValueError(f"{path}: expected chunks written for litData's TokensLoader, got {config.get('item_loader')}")
     for option in ("compression", "encryption"):
         if config.get(option):
             raise ValueError(f"{path}: expected chunks without {option}, got {config[option]}")
