@@ -42,8 +42,21 @@ AegisWriter::AegisWriter(std::string path, TokenType type)
                             ": could not make a file beside it: ", std::strerror(errno));
 }
 
-AegisWriter::~AegisWriter() {
+AegisWriter::~AegisWriter() { remove_temporary(); }
+
+void AegisWriter::remove_temporary() {
   if (!temporary_.empty() && getpid() == owner_) unlink(temporary_.c_str());
+  temporary_.clear();
+}
+
+/// For what the system may refuse: a disk that is full gets its room back at once.
+void AegisWriter::require(bool ok, const char* what) {
+  if (ok) return;
+  const int error = errno;
+  failed_ = true;
+  remove_temporary();
+  fd_ = Descriptor();
+  check<std::runtime_error>(false, path_, ": could not ", what, ": ", std::strerror(error));
 }
 
 void AegisWriter::add(TokenType type, const void* tokens, int64_t count) {
@@ -120,10 +133,6 @@ void AegisWriter::finish(uint64_t vocab_size, const std::array<uint8_t, 32>& tok
   write_all(table.data(), table.size(), static_cast<int64_t>(header.checksums_at));
   write_all(&header, sizeof header, 0);
 
-  auto require = [&](bool ok, const char* what) {
-    failed_ = failed_ || !ok;
-    check<std::runtime_error>(ok, path_, ": could not ", what, ": ", std::strerror(errno));
-  };
   require(fchmod(fd_.get(), 0644) == 0 && fsync(fd_.get()) == 0, "write it to disk");
   require(rename(temporary_.c_str(), path_.c_str()) == 0, "give the finished file its name");
   temporary_.clear();
@@ -163,14 +172,13 @@ void AegisWriter::write_all(const void* bytes, size_t count, int64_t offset) {
     const ssize_t now = pwrite(fd_.get(), from + done, count - done,
                                static_cast<off_t>(offset) + static_cast<off_t>(done));
     if (now < 0 && errno == EINTR) continue;
-    failed_ = failed_ || now < 0;
-    check<std::runtime_error>(now >= 0, path_, ": could not write: ", std::strerror(errno));
+    require(now >= 0, "write");
     done += static_cast<size_t>(now);
   }
 }
 
 void AegisWriter::check_open() const {
-  check<std::logic_error>(fd_ && !failed_, path_, ": the writer has ",
+  check<std::logic_error>(static_cast<bool>(fd_), path_, ": the writer has ",
                           failed_ ? "failed" : "finished");
 }
 

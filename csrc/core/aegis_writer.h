@@ -31,7 +31,7 @@ class AegisWriter {
 
   /// Adds `count` tokens of any type. Throws std::invalid_argument, before any of them is added,
   /// where an id is negative or above what the file's type holds: ids never wrap. Throws
-  /// std::runtime_error where the disk refuses; the writer then only can be destroyed.
+  /// std::runtime_error where the disk refuses; what was written is then gone.
   void add(TokenType type, const void* tokens, int64_t count);
 
   /// Records documents by the positions of their ends, in tokens from the begin of the file. Throws
@@ -52,6 +52,8 @@ class AegisWriter {
   void flush_block();
   void write_all(const void* bytes, size_t count, int64_t offset);
   void check_open() const;
+  void require(bool ok, const char* what);
+  void remove_temporary();
 
   const std::string path_;
   const TokenType type_;

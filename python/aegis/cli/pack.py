@@ -57,11 +57,21 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Pack, and say what was written."""
+    try:
+        packed = _pack(args)
+    except (RuntimeError, ImportError) as error:  # a disk that is full, a package that is missing
+        raise ValueError(str(error)) from error
+    if not args.quiet:
+        _print(packed)
+    return 0
+
+
+def _pack(args: argparse.Namespace) -> Packed:
     paths = expand_paths(args.files)
     kind = args.kind or _kind(paths, args)
     if args.pattern is not None and args.tokenizer is None:
         raise ValueError("--pattern: expected a --tokenizer of tiktoken beside it")
-    packed = pack(
+    return pack(
         paths,
         args.output,
         kind=kind,
@@ -77,9 +87,6 @@ def run(args: argparse.Namespace) -> int:
         overwrite=args.overwrite,
         progress=False if args.quiet else None,
     )
-    if not args.quiet:
-        _print(packed)
-    return 0
 
 
 def _kind(paths: list[str], args: argparse.Namespace) -> str:
