@@ -104,7 +104,7 @@ def _kind(paths: list[str], args: argparse.Namespace) -> str:
 def _kind_of(path: str) -> str:
     if Path(path).suffix in _JSON_LINES:
         return "jsonl"
-    if os.path.getsize(path) == 0:
+    if os.path.isfile(path) and os.path.getsize(path) == 0:
         return "text"
     return "text" if recognise(look(path)) == "raw" else "tokens"
 

@@ -100,9 +100,11 @@ def pack(
     stored = None if dtype is None else _native(dtype)
     target = Path(os.path.abspath(os.fspath(output)))
     if target.exists() and not overwrite:
-        raise FileExistsError(f"{target}: exists")
+        raise FileExistsError(f"{target}: exists, and overwrite was not asked for")
 
     inputs = [Input.look(path) for path in expand_paths(paths)]
+    if target.exists() and any(target.samefile(source.path) for source in inputs):
+        raise ValueError(f"{target}: expected an output that is none of the inputs")
     if kind == "tokens":
         job = _tokens_job(inputs, format, input_dtype, vocab_size, [tokenizer, bos, eos])
         sizes = [Input(file.path, file.tokens, 0) for file in job.files]

@@ -63,10 +63,13 @@ class Packer:
         if self._job.kind == "tokens":
             return self._copy(chunk, part)
         ids, ends = self._tokens(chunk)
-        if len(ids) and int(ids.min()) < 0:
-            raise ValueError(f"{chunk.pieces[0].path}: the tokenizer gave the id {int(ids.min())}")
-        largest = int(ids.max()) if len(ids) else 0
-        writer = _C.AegisWriter(part, smallest_dtype(largest))
+        if ids.dtype == np.uint8 or len(ids) == 0:
+            dtype = "uint8"
+        elif ids.min() < 0:
+            raise ValueError(f"{chunk.pieces[0].path}: the tokenizer gave the id {ids.min()}")
+        else:
+            dtype = smallest_dtype(int(ids.max()))
+        writer = _C.AegisWriter(part, dtype)
         writer.add(ids)
         writer.end_documents(ends)
         writer.finish(0, bytes(32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,8 +23,11 @@ class Input:
 
     @staticmethod
     def look(path: str) -> Input:
-        """OSError where there is no such file."""
+        """OSError where there is no such file, ValueError where it is none."""
         found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, socket or pipe"
+            raise ValueError(f"{path}: expected a file, got {kind}")
         return Input(path, found.st_size, found.st_mtime_ns)
 
 

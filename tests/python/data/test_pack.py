@@ -377,6 +377,12 @@ def test_what_cannot_be_packed_is_refused(tmp_path):
         pack(tmp_path / "empty.txt", tmp_path / "out2.aegis")
     with pytest.raises(FileNotFoundError):
         pack(tmp_path / "none.txt", out)
+    os.mkfifo(tmp_path / "pipe")  # whose size says nothing
+    for path, message in ((tmp_path, "got a folder"), (tmp_path / "pipe", "got a device, socket or pipe")):
+        with pytest.raises(ValueError, match=message):
+            pack([tmp_path / "a.txt", path], out)
+    with pytest.raises(ValueError, match=r"a\.txt: expected an output that is none of the inputs"):
+        pack(tmp_path / "a.txt", tmp_path / "a.txt", overwrite=True)
     out.write_bytes(b"mine")
     with pytest.raises(FileExistsError, match=r"out\.aegis: exists"):
         pack(tmp_path / "a.txt", out)
