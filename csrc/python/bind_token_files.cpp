@@ -109,6 +109,12 @@ void verify_aegis(const std::string& path, int threads) {
   verify_aegis_file(FileSource(path), threads);
 }
 
+void verify_aegis_bytes(const py::bytes& data, const std::string& path) {
+  const std::string_view view = data;
+  const py::gil_scoped_release release;  // bytes do not change
+  verify_aegis_file(MemorySource(path, std::as_bytes(std::span(view))), 1);
+}
+
 void add_tokens(AegisWriter& writer, const py::array& tokens) {
   const TokenType type = type_named(py::str(tokens.dtype().attr("name")));
   check<std::invalid_argument>(
@@ -167,6 +173,7 @@ void bind_token_files(py::module_& m) {
         py::arg("path") = "file");
   m.def("read_aegis_documents", &aegis_documents, py::arg("path"));
   m.def("verify_aegis_file", &verify_aegis, py::arg("path"), py::arg("threads") = 1, Release());
+  m.def("verify_aegis_bytes", &verify_aegis_bytes, py::arg("data"), py::arg("path"));
   m.def("scan_ids", &scan, py::arg("store"), py::arg("segment"), py::arg("begin"), py::arg("count"),
         py::arg("limit") = INT64_MAX, py::arg("threads") = 1, Release());
 

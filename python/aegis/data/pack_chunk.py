@@ -222,7 +222,7 @@ def _read_lines(piece: Piece, key: str) -> Iterator[bytes]:
         at += len(line) + 1
 
 
-_decode_json = json.JSONDecoder().decode
+_decode_json = json.JSONDecoder().decode  # without the guess at an encoding that json.loads begins with
 
 
 def _text_of(line: bytes, key: str, path: str, at: int) -> bytes:

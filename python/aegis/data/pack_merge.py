@@ -67,9 +67,10 @@ def merge(job: Job, chunks: Sequence[Chunk], parts: Sequence[Path], path: Path, 
     writer = _C.AegisWriter(str(path), dtype or smallest_dtype(largest))
     for chunk, part, header in zip(chunks, parts, headers, strict=True):
         before = writer.tokens
-        with open(part, "rb") as file:
-            file.seek(header["byte_offset"])
-            tokens = np.fromfile(file, header["dtype"], header["tokens"])
+        data = part.read_bytes()
+        with _to_be_removed():
+            _C.verify_aegis_bytes(data, str(part))
+        tokens = np.frombuffer(data, header["dtype"], header["tokens"], header["byte_offset"])
         writer.add(tokens)
         if header["documents"]:
             ends = _C.read_aegis_documents(str(part))[1:] + before
@@ -89,15 +90,20 @@ def _ends_document(job: Job, chunk: Chunk) -> bool:
 
 
 def _header(part: Path) -> dict[str, Any]:
-    """Of a part that is as it was written."""
+    with open(part, "rb") as file, _to_be_removed():
+        header = _C.read_aegis_header(file.read(4096), os.fstat(file.fileno()).st_size, str(part))
+        if header is None:
+            raise ValueError(f"{part}: expected an aegis file")
+    return header
+
+
+@contextmanager
+def _to_be_removed() -> Iterator[None]:
+    """Says what to do about a part that is not as it was written."""
     try:
-        _C.verify_aegis_file(str(part))
-        with open(part, "rb") as file:
-            header = _C.read_aegis_header(file.read(4096), os.fstat(file.fileno()).st_size, str(part))
+        yield
     except ValueError as error:
         raise ValueError(f"{error}; remove this part and begin again") from None
-    assert header is not None
-    return header
 
 
 def take_name(path: Path, target: Path) -> None:
