@@ -21,6 +21,7 @@ from aegis.data.text_tokenizers import TextTokenizer, TokenizerFile, load_tokeni
 __all__ = ["Job", "Packer", "smallest_dtype"]
 
 _BATCH = 1 << 20  # characters that a tokenizer gets at a time
+_BUFFER = 1 << 18  # bytes of lines read at a time: they stay in the cache
 _BYTE = 255
 _NO_LIMIT = 2**63 - 1
 
@@ -103,7 +104,8 @@ class Packer:
             bos, eos = (b"" if mark is None else bytes([mark]) for mark in (job.bos, job.eos))
             if bos or eos:
                 documents = [
-                    bos * begin + text + eos * end for text, begin, end in zip(documents, begins, ends, strict=True)
+                    b"".join((bos * begin, text, eos * end))
+                    for text, begin, end in zip(documents, begins, ends, strict=True)
                 ]
             ids, lengths = _bytes_of(documents)
             return ids, np.cumsum(lengths)
@@ -204,22 +206,18 @@ def _decode(text: bytes, chunk: Chunk, at: int) -> str:
 
 def _read_lines(piece: Piece, key: str) -> Iterator[bytes]:
     """The text of every line that begins within the piece, in UTF-8; lines of nothing but space are passed over."""
-    with open(piece.path, "rb") as file:
+    with open(piece.path, "rb", buffering=_BUFFER) as file:
         at = piece.begin
         if at > 0:  # the line that this byte is in began before, unless the byte before ended it
             file.seek(at - 1)
             at += len(file.readline()) - 1
-        if at >= piece.end:
-            return
-        data = file.read(piece.end - at)
-        if not data.endswith(b"\n"):
-            data += file.readline()
-    if at == 0 and data.startswith(codecs.BOM_UTF8):
-        data, at = data[3:], 3
-    for line in data.split(b"\n"):
-        if line and not line.isspace():
-            yield _text_of(line, key, piece.path, at)
-        at += len(line) + 1
+        while at < piece.end:
+            line = file.readline()
+            if not line:
+                raise ValueError(f"{piece.path}: expected {piece.end} bytes, as when packing began, got {at}")
+            if not line.isspace():
+                yield _text_of(line.removeprefix(codecs.BOM_UTF8) if at == 0 else line, key, piece.path, at)
+            at += len(line)
 
 
 _decode_json = json.JSONDecoder().decode  # without the guess at an encoding that json.loads begins with
