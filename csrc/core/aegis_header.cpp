@@ -1,7 +1,9 @@
 #include "core/aegis_header.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <vector>
 
 #include "core/check.h"

@@ -92,7 +92,7 @@ def _report(file: TokenFile, scan: int | None, vocab_size: int | None, verify: b
     tokens: NDArray[Any] = torch.utils.dlpack.from_dlpack(store.dlpack()).numpy()
     scanned = min(scan or (_SCANNED if vocab_size is None else file.tokens), file.tokens)
     threads = len(os.sched_getaffinity(0))
-    smallest, largest, outside = _C.scan_ids(store, 0, 0, scanned, vocab_size or _NO_LIMIT, threads)
+    smallest, largest, outside = _C.scan_ids(store, 0, 0, scanned, min(vocab_size or _NO_LIMIT, _NO_LIMIT), threads)
     report = asdict(file) | {
         "largest_id_recorded": file.largest_id,
         "first_tokens": tokens[:_SHOWN].tolist(),
@@ -108,6 +108,8 @@ def _report(file: TokenFile, scan: int | None, vocab_size: int | None, verify: b
         problems.append(
             f"ids outside the vocabulary: expected 0 to {vocab_size - 1}, got {tokens[outside]} at token {outside}"
         )
+    if scanned == file.tokens and file.largest_id not in (None, largest):
+        problems.append(f"the largest id is {largest}, but the header says {file.largest_id}")
     offsets = document_offsets(file)
     if offsets is not None:
         lengths = np.diff(offsets)

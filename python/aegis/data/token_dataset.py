@@ -232,7 +232,7 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
             raise ValueError(f"vocab_size: expected at least 1, got {vocab_size}")
         threads = len(os.sched_getaffinity(0))
         for at, file in enumerate(self._files):
-            where = _C.scan_ids(self._store, at, 0, file.tokens, vocab_size, threads)[2]
+            where = _C.scan_ids(self._store, at, 0, file.tokens, min(vocab_size, 2**63 - 1), threads)[2]
             if where >= 0:
                 raise ValueError(
                     f"{file.path}: expected ids 0 to {vocab_size - 1} (vocab_size {vocab_size}), got "

@@ -123,7 +123,8 @@ def test_every_format_is_known(capsys, tmp_path):
     with open(path, "r+b") as changed:
         changed.seek(200)
         changed.write(b"x")
-    assert report(capsys, path)[0] == 0
+    status, (file,), _ = report(capsys, path, "--vocab-size", str(2**64))
+    assert (status, file["problems"]) == (1, ["the largest id is 120, but the header says 99"])
     status, files, err = report(capsys, path, "--verify")
     assert (status, files) == (1, [])
     assert "a.aegis: block 0 (bytes 192 to" in err
