@@ -11,6 +11,8 @@ TORCH ?= torch==2.13.0
 # More options for `aegis train`: make demo ARGS="--text ~/notes --steps 500"
 ARGS ?=
 JOBS ?= $(shell nproc)
+# For each fuzzer of `make fuzz`.
+FUZZ_SECONDS ?= 30
 
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PYTHON
@@ -20,11 +22,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 STAMP := $(VENV)/stamp
 comma := ,
 PIP := $(VENV)/bin/python -m pip install --quiet
-CPP := $(shell find csrc tests/cpp tests/simt benchmarks/cpp -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+CPP := $(shell find csrc tests/cpp tests/fuzz tests/simt benchmarks/cpp -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # Folders count too: a removed file changes the time of its folder.
 SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
 
-.PHONY: help setup build demo generate soak test cpp-test lint sanitize asan tsan cuda mutations bench clean FORCE
+.PHONY: help setup build demo generate soak test cpp-test lint sanitize asan tsan fuzz cuda mutations bench clean FORCE
 
 help:
 	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
@@ -33,6 +35,7 @@ help:
 	@echo "make test      every test: GoogleTest and pytest"
 	@echo "make lint      ruff, mypy, clang-format, layer check"
 	@echo "make sanitize  tests under Address-, UB- and ThreadSanitizer"
+	@echo "make fuzz      every file parser under libFuzzer, $(FUZZ_SECONDS) seconds each (FUZZ_SECONDS=...)"
 	@echo "make cuda      every CUDA kernel for every architecture (nvcc, no GPU), and the plan of tools/gpu_check.sh"
 	@echo "make mutations breaks the CUDA kernels to see whether their tests notice (minutes)"
 	@echo "make bench     every benchmark; writes benchmarks/README.md (ARGS=--quick to see that they run)"
@@ -149,6 +152,21 @@ tsan: $(STAMP)/deps-build $(STAMP)/deps-test
 	$(call ctest,tsan)
 	@PYTHONPATH=build/tsan/site LD_PRELOAD="$(call preload,libtsan.so)" OMP_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m pytest -q -m sanitize -p no:cacheprovider
+
+# --- fuzzing: file parsers, with Address- and UBSanitizer; no torch ------------------------------------------------
+
+FUZZERS := $(patsubst tests/fuzz/fuzz_%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
+
+fuzz: $(STAMP)/deps-build
+	@tools/system_packages.sh clang
+	@tools/system_packages.sh libclang-rt-dev
+	@echo "== fuzzing file parsers, $(FUZZ_SECONDS) seconds each"
+	@if ! command -v clang++ > /dev/null; then echo "left out: clang++ was not found"; else \
+	  mkdir -p build/fuzz && $(VENV)/bin/python tests/fuzz/make_seeds.py build/fuzz/seeds && \
+	  { cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None -DAEGIS_FUZZ=ON \
+	      -DAEGIS_PYTHON=OFF -DAEGIS_CUDA=OFF > build/fuzz/configure.log || { cat build/fuzz/configure.log; exit 1; }; } && \
+	  cmake --build build/fuzz --target fuzzers > build/fuzz/build.log || { cat build/fuzz/build.log; exit 1; } && \
+	  printf '%s\n' $(FUZZERS) | xargs -P $(JOBS) -I NAME tools/fuzz.sh build/fuzz NAME $(FUZZ_SECONDS); fi
 
 # --- CUDA without a GPU; with one, tools/gpu_check.sh ---------------------------------------------------------------
 

@@ -10,6 +10,12 @@ if [ "${1:-}" = --required ]; then
 fi
 python=${PYTHON:-python3}
 
+# The run-time library of -fsanitize=fuzzer, which in some releases is a package of its own.
+has_libfuzzer() {
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer,address -x c++ - -o /dev/null > /dev/null 2>&1
+}
+
 has_header() { echo "#include <$1>" | "${CXX:-g++}" -E -x c++ - > /dev/null 2>&1; }
 
 present() {
@@ -17,6 +23,8 @@ present() {
     libgtest-dev) has_header gtest/gtest.h ;;
     libboost-context-dev) has_header boost/context/fiber.hpp ;;
     libbenchmark-dev) has_header benchmark/benchmark.h ;;
+    libclang-rt-dev) has_libfuzzer ;;
+    clang) command -v clang++ > /dev/null ;;
     python3-venv) "$python" -c 'import ensurepip' 2> /dev/null ;;
     python3-dev) "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2> /dev/null ;;
     *) dpkg -s "$1" > /dev/null 2>&1 ;;

@@ -29,6 +29,7 @@ ORDER = [
     "bench_decode",
     "bench_feed",
     "bench_records",
+    "bench_pack",
     "bench_extract_batch",
     "bench_gather_records",
     "bench_gather_records_scaled",

@@ -20,9 +20,14 @@ int64_t item_size(const TokenFile& file) { return static_cast<int64_t>(size_of(f
 
 int64_t payload_bytes(const TokenFile& file) { return file.tokens * item_size(file); }
 
+/// Whether the tokens cannot be used where they lie in the file.
+bool must_copy(const TokenFile& file) {
+  return file.swapped || file.byte_offset % item_size(file) != 0;
+}
+
 /// Bytes of the payload's page that lie before the payload, which are mapped with it.
 int64_t lead_in(const TokenFile& file) {
-  return file.swapped ? 0 : file.byte_offset % static_cast<int64_t>(page_size());
+  return must_copy(file) ? 0 : file.byte_offset % static_cast<int64_t>(page_size());
 }
 
 /// Whether the description makes sense, before any file is opened.
@@ -31,9 +36,8 @@ void check_description(const TokenFile& file, const TokenFile& first) {
                                name(first.type), ", as in ", first.path, ", got ", name(file.type));
   check<std::invalid_argument>(file.tokens > 0, file.path, ": expected at least 1 token, got ",
                                file.tokens);
-  check<std::invalid_argument>(file.byte_offset >= 0 && file.byte_offset % item_size(file) == 0,
-                               file.path, ": expected tokens at a multiple of ", item_size(file),
-                               " bytes (", name(file.type), "), got byte offset ",
+  check<std::invalid_argument>(file.byte_offset >= 0, file.path,
+                               ": expected tokens within the file, got byte offset ",
                                file.byte_offset);
   check<std::invalid_argument>(file.tokens <= (kMax - file.byte_offset) / item_size(file),
                                file.path, ": ", file.tokens, " tokens of ", name(file.type),
@@ -71,7 +75,7 @@ void swap_bytes(std::byte* data, int64_t count, TokenType type) {
   });
 }
 
-void read_swapped(const TokenFile& file, int fd, std::byte* into) {
+void read_copy(const TokenFile& file, int fd, std::byte* into) {
   const int64_t bytes = payload_bytes(file);
   for (int64_t done = 0; done < bytes;) {
     const ssize_t got = pread(fd, into + done, static_cast<size_t>(bytes - done),
@@ -82,7 +86,7 @@ void read_swapped(const TokenFile& file, int fd, std::byte* into) {
                               " bytes, the file ended at ", file.byte_offset + done);
     done += got;
   }
-  swap_bytes(into, file.tokens, file.type);
+  if (file.swapped) swap_bytes(into, file.tokens, file.type);
 }
 
 }  // namespace
@@ -126,15 +130,15 @@ void TokenStore::map(size_t index, size_t at, size_t bytes) {
   const struct stat found = describe(file, fd.get());
   check_size(file, found.st_size);
 
-  const int failed = file.swapped
+  const int failed = must_copy(file)
                          ? range_.map_anonymous(at, bytes)
                          : range_.map_file(at, bytes, fd.get(),
                                            static_cast<uint64_t>(file.byte_offset - lead_in(file)));
   check<std::runtime_error>(failed == 0, file.path, ": could not map ", bytes,
                             " bytes: ", std::strerror(failed),
                             failed == ENOMEM ? " (or more mappings than vm.max_map_count)" : "");
-  if (file.swapped) {
-    read_swapped(file, fd.get(), range_.data() + at);
+  if (must_copy(file)) {
+    read_copy(file, fd.get(), range_.data() + at);
     return;
   }
   sources_[index].device = found.st_dev;
@@ -153,7 +157,7 @@ void TokenStore::will_read(int64_t begin, int64_t count) const {
 
 void TokenStore::verify(size_t segment) const {
   const TokenFile& file = files_.at(segment);
-  if (file.swapped) return;
+  if (must_copy(file)) return;
   const Source& source = sources_[segment];
   const int64_t expected = file.byte_offset + payload_bytes(file);
   struct stat now{};

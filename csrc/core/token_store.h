@@ -19,7 +19,7 @@ namespace aegis {
 struct TokenFile {
   std::string path;
   TokenType type;
-  int64_t byte_offset;   ///< of the first token; a multiple of the item size
+  int64_t byte_offset;   ///< of the first token
   int64_t tokens;        ///< at least 1
   bool swapped = false;  ///< stored in the other byte order
 };
@@ -30,8 +30,9 @@ struct Segment {
   int64_t tokens;
 };
 
-/// Maps every file read-only into one range of addresses, in the order given. A byte-swapped file
-/// is read into memory in its place instead.
+/// Maps every file read-only into one range of addresses, in the order given. A file whose
+/// tokens are byte-swapped, or not aligned for their type, is read into memory in its place
+/// instead.
 ///
 /// Element offsets run from data(), where the first file's tokens begin, to extent(). What lies
 /// between two segments (headers, the rest of a page) is readable but holds no tokens.
@@ -47,9 +48,9 @@ struct Segment {
 class TokenStore {
  public:
   /// Throws std::invalid_argument where a file is not as described (its type is another than the
-  /// first one's, it is shorter than its tokens, tokens not aligned) and std::runtime_error where
+  /// first one's, it is shorter than its tokens) and std::runtime_error where
   /// the system refuses (missing, unreadable, a directory, no memory). Messages begin with the
-  /// path. Cost: one open and one mmap per file, about 10 us; nothing is read but swapped files.
+  /// path. Cost: one open and one mmap per file, about 10 us; nothing is read but what is copied.
   explicit TokenStore(std::vector<TokenFile> files);
 
   TokenType type() const { return files_.front().type; }
@@ -80,7 +81,7 @@ class TokenStore {
   static constexpr size_t kMaxDescriptors = 128;
 
  private:
-  /// The file behind a mapping; a swapped file, which is in memory, has none.
+  /// The file behind a mapping; a file that was read into memory has none.
   struct Source {
     Descriptor fd;
     dev_t device = 0;

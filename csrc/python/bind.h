@@ -12,5 +12,6 @@ void bind_kv(pybind11::module_& m);
 void bind_records(pybind11::module_& m);
 void bind_slots(pybind11::module_& m);
 void bind_store(pybind11::module_& m);
+void bind_token_files(pybind11::module_& m);
 
 }  // namespace aegis

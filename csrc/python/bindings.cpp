@@ -30,6 +30,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("build_info", build_info);
   aegis::bind_arena(m);
   aegis::bind_store(m);
+  aegis::bind_token_files(m);
   aegis::bind_evidence(m);
   aegis::bind_feeder(m);
   aegis::bind_records(m);  // after the filler it derives from

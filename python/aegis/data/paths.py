@@ -8,6 +8,8 @@ import os
 import re
 from collections.abc import Iterable
 
+from aegis.data.token_formats import litdata
+
 __all__ = ["Paths", "expand_paths", "natural_key"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -25,7 +27,8 @@ def expand_paths(paths: Paths) -> list[str]:
 
     A pattern (``*``, ``?``, ``[``, ``**``) stands for the files it matches in natural order, whatever order
     the folder lists them in; a path that exists is taken as it is, patterns or not. A sequence keeps its
-    order, and a file named twice is read twice.
+    order, and a file named twice is read twice. A folder with the ``index.json`` of litData, or that file,
+    stands for its chunks; a path without its suffix for the ``.bin`` of a Megatron pair.
 
     Raises:
         FileNotFoundError: a pattern matches nothing, or no path was given.
@@ -39,8 +42,12 @@ def expand_paths(paths: Paths) -> list[str]:
 
 def _expand(path: str) -> list[str]:
     path = os.path.abspath(path)
+    index = os.path.join(path, litdata.INDEX) if os.path.isdir(path) else path
+    if os.path.basename(index) == litdata.INDEX and os.path.exists(index):
+        return litdata.chunk_paths(index)
     if os.path.exists(path) or not glob.has_magic(path):
-        return [path]
+        pair = not os.path.exists(path) and os.path.exists(f"{path}.idx")
+        return [f"{path}.bin" if pair else path]
     found = [match for match in glob.glob(path, recursive=True) if not os.path.isdir(match)]
     if not found:
         raise FileNotFoundError(errno.ENOENT, "paths: no file matches the pattern", path)

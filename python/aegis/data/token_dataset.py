@@ -21,7 +21,6 @@ from aegis.data.paths import Paths, expand_paths
 __all__ = ["TokenDataset", "open_store"]
 
 _EDGE = 4096  # bytes of each end of a file that go into the fingerprint
-_CHUNK = 1 << 22  # tokens looked at in one go
 
 
 def open_store(files: Sequence[TokenFile]) -> _C.TokenStore:
@@ -40,7 +39,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         paths: a path, a pattern such as ``"shard_*.bin"`` (matches in natural order), or a sequence of either
             (in the order given).
         block_size: tokens in x and in y. A window takes ``block_size + 1`` tokens.
-        format: "auto" recognises llm.c shards and 1-D .npy files; anything else is raw.
+        format: "auto" recognises llm.c shards, 1-D .npy files, aegis files, Megatron and datatrove pairs and
+            litData chunks (docs/guide/tokens.md); anything else is raw.
         dtype: what raw tokens are stored as: uint8, uint16, uint32, int32 or int64. Other formats say so
             themselves; a dtype given all the same must agree.
         stride: tokens from one window to the next; ``block_size`` when None. With n tokens in a file,
@@ -230,15 +230,12 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
     def _check_ids(self, vocab_size: int) -> None:
         if vocab_size < 1:
             raise ValueError(f"vocab_size: expected at least 1, got {vocab_size}")
+        threads = len(os.sched_getaffinity(0))
         for at, file in enumerate(self._files):
-            tokens = self._tokens_of(at)
-            for begin in range(0, len(tokens), _CHUNK):
-                chunk = tokens[begin : begin + _CHUNK]
-                if chunk.max() < vocab_size and (chunk.dtype.kind == "u" or chunk.min() >= 0):
-                    continue
-                where = int(np.flatnonzero((chunk >= vocab_size) | (chunk < 0))[0])
+            where = _C.scan_ids(self._store, at, 0, file.tokens, min(vocab_size, 2**63 - 1), threads)[2]
+            if where >= 0:
                 raise ValueError(
                     f"{file.path}: expected ids 0 to {vocab_size - 1} (vocab_size {vocab_size}), got "
-                    f"{chunk[where]} at token {begin + where}"
+                    f"{self._tokens_of(at)[where]} at token {where}"
                 )
         self.verify()

@@ -105,3 +105,37 @@ def test_wrong_options_end_with_usage(capsys, tokens):
             main(["inspect", tokens, *wrong])
         assert stopped.value.code == 2
         assert wrong[0] in capsys.readouterr().err
+
+
+def test_every_format_is_known(capsys, tmp_path):
+    from aegis.data.pack import pack
+
+    (tmp_path / "a.txt").write_bytes(b"abc" * 100)
+    path = tmp_path / "a.aegis"
+    pack(tmp_path / "a.txt", path, eos=0)
+    status, (file,), _ = report(capsys, path, "--verify")
+    assert (status, file["documents"], file["longest_document"]) == (0, 1, 301)
+    assert (file["vocab_size"], file["largest_id_recorded"], file["checksums"]) == (256, 99, "as they should be")
+    main(["inspect", str(path)])
+    told = capsys.readouterr().out
+    assert "1, of 301 to 301 tokens" in told
+    assert "not checked" in told
+    with open(path, "r+b") as changed:
+        changed.seek(200)
+        changed.write(b"x")
+    status, (file,), _ = report(capsys, path, "--vocab-size", str(2**64))
+    assert (status, file["problems"]) == (1, ["the largest id is 120, but the header says 99"])
+    status, files, err = report(capsys, path, "--verify")
+    assert (status, files) == (1, [])
+    assert "a.aegis: block 0 (bytes 192 to" in err
+
+
+def test_vocabulary_is_looked_for_in_all_tokens_case44(capsys, tmp_path):
+    ids = np.zeros(3_000_000, np.uint32)
+    ids[2_999_000:] = 70_000
+    ids[0] = 3
+    np.save(tmp_path / "a.npy", ids)
+    status, (file,), _ = report(capsys, tmp_path / "a.npy", "--vocab-size", "65536")
+    assert status == 1
+    assert file["problems"] == ["ids outside the vocabulary: expected 0 to 65535, got 70000 at token 2999000"]
+    assert report(capsys, tmp_path / "a.npy", "--vocab-size", "65536", "--scan", "1000")[0] == 0

@@ -1,0 +1,116 @@
+"""The parts of a pack: the folder that they wait in, and how they become one file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aegis import _C
+from aegis.data.formats import document_offsets
+from aegis.data.pack_chunk import Job, smallest_dtype
+from aegis.data.pack_plan import Chunk
+
+__all__ = ["merge", "parts_folder", "take_name"]
+
+_PLAN = "plan"
+
+
+@contextmanager
+def parts_folder(target: Path, fingerprint: str) -> Iterator[Path]:
+    """The folder beside ``target`` for the parts of this plan: made, or found as an earlier attempt left it.
+
+    Removed at the end, and kept where the block raises.
+
+    Raises:
+        ValueError: it is there for another plan, or another process is at work in it.
+    """
+    folder = target.with_name(target.name + ".parts")
+    folder.mkdir(exist_ok=True)
+    with open(folder / _PLAN, "a+") as plan:
+        try:
+            fcntl.flock(plan, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{folder}: another process is packing there") from None
+        plan.seek(0)
+        found = plan.read()
+        if found != fingerprint and any(folder.glob("*.aegis")):
+            raise ValueError(
+                f"{folder}: holds parts of a pack of other inputs, or with other options: give the same ones to go on "
+                "with it, or remove the folder"
+            )
+        if found != fingerprint:
+            plan.truncate(0)
+            plan.write(fingerprint)
+            plan.flush()
+            os.fsync(plan.fileno())
+        yield folder
+        shutil.rmtree(folder)
+
+
+def merge(job: Job, chunks: Sequence[Chunk], parts: Sequence[Path], path: Path, dtype: str | None) -> None:
+    """Writes the parts one behind the other to ``path``, as ``dtype`` or the smallest type that holds all ids.
+
+    Raises:
+        ValueError: a part is damaged; an id does not fit into the dtype or the vocabulary; there is no token.
+    """
+    headers = [_header(part) for part in parts]
+    largest = max((header["largest_id"] for header in headers), default=0)
+    if not any(header["tokens"] for header in headers):
+        raise ValueError(f"{path.name}: expected at least one token in what is to be packed, got none")
+    writer = _C.AegisWriter(str(path), dtype or smallest_dtype(largest))
+    for chunk, part, header in zip(chunks, parts, headers, strict=True):
+        before = writer.tokens
+        data = part.read_bytes()
+        with _to_be_removed():
+            _C.verify_aegis_bytes(data, str(part))
+        tokens = np.frombuffer(data, header["dtype"], header["tokens"], header["byte_offset"])
+        writer.add(tokens)
+        if header["documents"]:
+            ends = _C.read_aegis_documents(str(part))[1:] + before
+            writer.end_documents(ends if _ends_document(job, chunk) else ends[:-1])
+    if job.files and all(file.documents is not None for file in job.files):
+        begin = 0
+        for source in job.files:
+            offsets = document_offsets(source)
+            assert offsets is not None
+            writer.end_documents(offsets[1:] + begin)
+            begin += source.tokens
+    writer.finish(job.vocab_size or 0, job.hash)
+
+
+def _ends_document(job: Job, chunk: Chunk) -> bool:
+    return job.kind == "jsonl" or chunk.pieces[-1].whole
+
+
+def _header(part: Path) -> dict[str, Any]:
+    with open(part, "rb") as file, _to_be_removed():
+        header = _C.read_aegis_header(file.read(4096), os.fstat(file.fileno()).st_size, str(part))
+        if header is None:
+            raise ValueError(f"{part}: expected an aegis file")
+    return header
+
+
+@contextmanager
+def _to_be_removed() -> Iterator[None]:
+    """Says what to do about a part that is not as it was written."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error}; remove this part and begin again") from None
+
+
+def take_name(path: Path, target: Path) -> None:
+    """Moves a finished file to its place, and that to disk."""
+    path.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
