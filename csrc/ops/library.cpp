@@ -11,11 +11,14 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
   m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
   m.def("kv_append_(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, Tensor positions, Tensor? rows=None) -> ()");
+  m.def("pack_ternary(Tensor weight, Tensor? scale=None, bool per_tensor=False) -> (Tensor packed, Tensor scale)");
   m.def("sample(Tensor logits, Tensor settings, Tensor state, bool keep_ties=False) -> (Tensor tokens, Tensor valid, Tensor logprobs)");
   m.def("sample.out(Tensor logits, Tensor settings, Tensor(a!) state, bool keep_ties=False, *, Tensor(b!) tokens, Tensor(c!)? valid=None, Tensor(d!)? logprobs=None) -> ()");
   m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
   // Has no gradient. It calls x another name: torch, at exit, takes overloads with equal arguments for one and aborts.
   m.def("skinny_linear.inference(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("skinny_linear.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()");
+  m.def("ternary_linear(Tensor x, Tensor packed, Tensor scale, Tensor? bias=None, bool exact=False) -> Tensor");
+  m.def("unpack_ternary(Tensor packed, Tensor scale, SymInt k) -> Tensor");
   // clang-format on
 }
