@@ -15,10 +15,11 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("sample(Tensor logits, Tensor settings, Tensor state, bool keep_ties=False) -> (Tensor tokens, Tensor valid, Tensor logprobs)");
   m.def("sample.out(Tensor logits, Tensor settings, Tensor(a!) state, bool keep_ties=False, *, Tensor(b!) tokens, Tensor(c!)? valid=None, Tensor(d!)? logprobs=None) -> ()");
   m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
-  // Has no gradient. It calls x another name: torch, at exit, takes overloads with equal arguments for one and aborts.
+  // .inference overloads know nothing of gradients. They call x another name: torch, at exit, takes overloads with equal arguments for one and aborts.
   m.def("skinny_linear.inference(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("skinny_linear.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()");
   m.def("ternary_linear(Tensor x, Tensor packed, Tensor scale, Tensor? bias=None, bool exact=False) -> Tensor");
+  m.def("ternary_linear.inference(Tensor input, Tensor packed, Tensor scale, Tensor? bias=None, bool exact=False) -> Tensor");
   m.def("unpack_ternary(Tensor packed, Tensor scale, SymInt k) -> Tensor");
   // clang-format on
 }

@@ -59,6 +59,16 @@ def _(
     return None
 
 
+@torch.library.register_fake("aegis::pack_ternary")
+def _(weight: Tensor, scale: Tensor | None = None, per_tensor: bool = False) -> tuple[Tensor, Tensor]:
+    rows, k = weight.shape
+    scales = (1 if per_tensor else rows) if scale is None else scale.shape[0]
+    return (
+        weight.new_empty((rows, (k + 15) // 16), dtype=torch.uint32),
+        weight.new_empty(scales, dtype=torch.float32),
+    )
+
+
 @torch.library.register_fake("aegis::sample")
 def _(logits: Tensor, settings: Tensor, state: Tensor, keep_ties: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     rows = logits.shape[0]
@@ -92,3 +102,14 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 @torch.library.register_fake("aegis::skinny_linear.out")
 def _(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
     return None
+
+
+@torch.library.register_fake("aegis::ternary_linear.inference")
+@torch.library.register_fake("aegis::ternary_linear")
+def _(x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None = None, exact: bool = False) -> Tensor:
+    return x.new_empty((*x.shape[:-1], packed.shape[0]))
+
+
+@torch.library.register_fake("aegis::unpack_ternary")
+def _(packed: Tensor, scale: Tensor, k: int) -> Tensor:
+    return packed.new_empty((packed.shape[0], k), dtype=torch.float32)

@@ -94,7 +94,7 @@ struct Lanes {
       blocks(tails, 0, 16, whole * kTritsInWord);
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < C * R; ++i) out[i] = total(sums[i]) / 4;
+    for (int i = 0; i < C * R; ++i) out[i] = total(_mm256_srai_epi32(sums[i], 2));
     return _mm256_testz_si256(pairs, low);
   }
 

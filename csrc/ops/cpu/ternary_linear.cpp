@@ -46,6 +46,9 @@ Tensor ternary_linear(const Tensor& x, const Tensor& packed, const Tensor& scale
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) { m.impl("ternary_linear", TORCH_BOX(&ternary_linear)); }
+STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) {
+  m.impl("ternary_linear", TORCH_BOX(&ternary_linear));
+  m.impl("ternary_linear.inference", TORCH_BOX(&ternary_linear));
+}
 
 }  // namespace aegis::ops

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from aegis.quant.convert import SCHEMES, ConversionRefused, convert, revert
+from aegis.quant.convert import SCHEMES, ConversionRefused, convert, freeze, revert
 from aegis.quant.report import LayerReport, Report
 from aegis.quant.scheme import Scheme
+from aegis.quant.ternary import TernaryLinear
 
-__all__ = ["SCHEMES", "ConversionRefused", "LayerReport", "Report", "Scheme", "convert", "revert"]
+__all__ = [
+    "SCHEMES",
+    "ConversionRefused",
+    "LayerReport",
+    "Report",
+    "Scheme",
+    "TernaryLinear",
+    "convert",
+    "freeze",
+    "revert",
+]

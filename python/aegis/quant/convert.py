@@ -10,10 +10,11 @@ from torch import nn
 
 from aegis.quant.report import LayerReport, Report, bytes_of
 from aegis.quant.scheme import Scheme
+from aegis.quant.ternary import TernaryLinear, TernaryScheme
 
-__all__ = ["SCHEMES", "ConversionRefused", "convert", "revert"]
+__all__ = ["SCHEMES", "ConversionRefused", "convert", "freeze", "revert"]
 
-SCHEMES: dict[str, Scheme] = {}
+SCHEMES: dict[str, Scheme] = {"ternary": TernaryScheme()}
 """What ``convert`` knows, by name."""
 
 DEFAULT_SKIP = ("lm_head",)
@@ -97,8 +98,8 @@ def convert(model: nn.Module, scheme: str, skip: Sequence[str] = DEFAULT_SKIP, *
 def revert(model: nn.Module) -> int:
     """Puts an ``nn.Linear`` back wherever ``convert`` put a layer of few bits; returns how many.
 
-    The weights are those from before, bit for bit; where they cannot be, because converting lost something, nothing
-    is changed.
+    The weights are equal to those from before (though a zero comes back without its sign). Where converting lost
+    something they cannot be, and nothing is changed.
 
     Raises:
         ValueError: a layer that was not converted without loss, or a model that is itself a converted layer.
@@ -126,6 +127,15 @@ def revert(model: nn.Module) -> int:
     for module, linear in linears.items():
         _put(model, places[module], linear)
     return len(linears)
+
+
+def freeze(model: nn.Module) -> int:
+    """Packs every :class:`~aegis.quant.TernaryLinear` that trains (:meth:`~aegis.quant.TernaryLinear.freeze`); returns
+    how many."""
+    training = [m for m in model.modules() if isinstance(m, TernaryLinear) and m.float_weight is not None]
+    for module in training:
+        module.freeze()
+    return len(training)
 
 
 def _check_skip(model: nn.Module, skip: Sequence[str]) -> None:
