@@ -33,7 +33,8 @@ if(AEGIS_CUDA_ENABLED)
   add_library(aegis_cuda OBJECT csrc/kernels/cuda/extract_batch.cu csrc/kernels/cuda/gather_records.cu
                                 csrc/kernels/cuda/gather_records_scaled.cu csrc/kernels/cuda/kv_append_.cu
                                 csrc/kernels/cuda/sample.cu
-                                csrc/kernels/cuda/skinny_linear.cu)
+                                csrc/kernels/cuda/skinny_linear.cu
+                                csrc/kernels/cuda/ternary_linear.cu)
   target_include_directories(aegis_cuda PRIVATE csrc)
   target_compile_options(aegis_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
   set_target_properties(aegis_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -80,6 +80,7 @@ aegis_simt_test(gather_records_scaled)
 aegis_simt_test(kv_append_)
 aegis_simt_test(sample)
 aegis_simt_test(skinny_linear)
+aegis_simt_test(ternary_linear)
 
 # The program that also runs on GPUs, here on the executor.
 set_source_files_properties(tests/simt/hardware.cu PROPERTIES LANGUAGE CXX)

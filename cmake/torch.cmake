@@ -21,7 +21,8 @@ set(AEGIS_OPS csrc/ops/library.cpp csrc/ops/cpu/decode_attention.cpp csrc/ops/cp
 if(AEGIS_CUDA_ENABLED)
   list(APPEND AEGIS_OPS csrc/ops/cuda/stream.cpp csrc/ops/cuda/extract_batch.cpp
        csrc/ops/cuda/gather_records.cpp csrc/ops/cuda/gather_records_scaled.cpp
-       csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/sample.cpp csrc/ops/cuda/skinny_linear.cpp)
+       csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/sample.cpp csrc/ops/cuda/skinny_linear.cpp
+       csrc/ops/cuda/ternary_linear.cpp)
 endif()
 add_library(aegis_ops MODULE ${AEGIS_OPS})
 target_include_directories(aegis_ops SYSTEM PRIVATE ${AEGIS_TORCH_DIR}/include

@@ -36,6 +36,8 @@ class Fault:
 EXTRACT, GATHER, SCALED = (
     f"csrc/kernels/cuda/{name}.cuh" for name in ("extract_batch", "gather_records", "gather_records_scaled")
 )
+TERNARY = "csrc/kernels/cuda/ternary_linear.cuh"
+TERNARY_LAUNCH = TERNARY.removesuffix("h")
 EXTRACT_LAUNCH, GATHER_LAUNCH = EXTRACT.removesuffix("h"), GATHER.removesuffix("h")
 ARGMAX, COMPACT, GEMV, HISTOGRAM, TRANSPOSE = (
     f"tests/simt/kernels/{name}.cuh" for name in ("argmax", "compact", "gemv", "histogram", "transpose")
@@ -60,6 +62,18 @@ FAULTS = [
     Fault(GATHER_LAUNCH, "alignment check too weak", "all % 16", "all % 8"),
     Fault(SCALED, "wrong channel", "channel * size", "row * size"),
     Fault(SCALED, "channels of one row only", "job.batch * job.channels", "job.batch"),
+    Fault(TERNARY, "removed barrier: before the warps' values", BARRIER, ""),
+    Fault(TERNARY, "removed barrier: between rows", BARRIER, "", 2),
+    Fault(TERNARY, "wrong order of activations", "i % 4 * 4 + i % 16 / 4", "i % 16"),
+    Fault(TERNARY, "<= for <: past the end of x", "i < job.k && !nothing", "i <= job.k && !nothing"),
+    Fault(TERNARY, "padding unwritten", "i < ternary_cuda_padded(job.k)", "i < job.k"),
+    Fault(TERNARY, "a warp too few", "warp < kTernaryThreads / 32", "warp < kTernaryThreads / 32 - 1"),
+    Fault(TERNARY, "subnormals not enlarged", "0x1p100f", "1.0f"),
+    Fault(TERNARY, "digits of another place", "digits >> 4", "digits >> 2"),
+    Fault(TERNARY, "codes of 11 pass", "if (!valid)", "if (false)"),
+    Fault(TERNARY, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1", 2),
+    Fault(TERNARY, "<= for <: a row too many", "lane == 0 && row + r < job.rows", "lane == 0 && row + r <= job.rows"),
+    Fault(TERNARY_LAUNCH, "missing tail", "job.n + kWarps - 1", "job.n"),
     Fault(ARGMAX, "removed barrier: before the totals", BARRIER, ""),
     Fault(ARGMAX, "removed barrier: between rows", BARRIER, "", 2),
     Fault(ARGMAX, "wrong lane", "delta = 16", "delta = 8"),

@@ -224,7 +224,7 @@ class TernaryLinear(nn.Module):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         if "packed" in self._buffers:
             self.packed = self.packed.view(torch.uint32)
 
