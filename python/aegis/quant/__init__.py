@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aegis.quant.convert import SCHEMES, ConversionRefused, convert, freeze, revert
+from aegis.quant.readers import install, read_bitnet, read_gguf
 from aegis.quant.report import LayerReport, Report
 from aegis.quant.scheme import Scheme
 from aegis.quant.ternary import TernaryLinear
@@ -16,5 +17,8 @@ __all__ = [
     "TernaryLinear",
     "convert",
     "freeze",
+    "install",
+    "read_bitnet",
+    "read_gguf",
     "revert",
 ]
