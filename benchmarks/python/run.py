@@ -34,6 +34,7 @@ ORDER = [
     "bench_sample",
     "bench_decode_attention",
     "bench_skinny_linear",
+    "bench_ternary_linear",
     "bench_kv_append_",
     "bench_integrity_chain",
 ]
