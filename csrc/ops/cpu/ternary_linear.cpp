@@ -22,14 +22,15 @@ Tensor ternary_linear(const Tensor& x, const Tensor& packed, const Tensor& scale
   const int64_t padded = kernels::ternary_padded(k);
   const Tensor values =
       torch::stable::new_empty(x, {rows, padded}, exact ? ScalarType::Float : ScalarType::Char);
-  const Tensor numbers = torch::stable::new_empty(x, {2, exact ? 0 : rows}, ScalarType::Float);
+  const Tensor scales = torch::stable::new_empty(x, {exact ? 0 : rows}, ScalarType::Float);
+  const Tensor sums = torch::stable::new_empty(x, {exact ? 0 : rows}, ScalarType::Int);
   std::atomic<bool> valid = true;
   with_float_type(x.scalar_type(), "x", [&]<class Element>(std::type_identity<Element>) {
     auto job = arguments.job<Element>(out);
     job.values = static_cast<int8_t*>(values.mutable_data_ptr());
     job.floats = static_cast<float*>(values.mutable_data_ptr());
-    job.scales = static_cast<float*>(numbers.mutable_data_ptr());
-    job.sums = reinterpret_cast<int32_t*>(job.scales + rows);
+    job.scales = static_cast<float*>(scales.mutable_data_ptr());
+    job.sums = static_cast<int32_t*>(sums.mutable_data_ptr());
     const auto kernel = kernels::ternary_kernels<Element>(exact);
     torch::stable::parallel_for(
         0, rows, kThreadElements / std::max(k, int64_t{1}) + 1,

@@ -102,7 +102,7 @@ def read_gguf(
     for key, tensor in tensors.items():
         if tensor.tensor_type.name not in GGUF_TYPES:
             continue
-        weight = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type))
+        weight = torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
         packed, scale = ops.pack_ternary(weight)
         if not force and not torch.equal(ops.unpack_ternary(packed, scale, weight.shape[1]), weight):
             raise ValueError(
@@ -115,7 +115,7 @@ def read_gguf(
             packed,
             scale,
             weight.shape[1],
-            None if bias is None else torch.from_numpy(gguf.dequantize(bias.data, bias.tensor_type)),
+            None if bias is None else torch.tensor(gguf.dequantize(bias.data, bias.tensor_type)),
             precision,
         )
     if not layers:

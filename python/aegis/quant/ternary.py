@@ -20,7 +20,7 @@ LAYOUT = 1
 """The tag of :func:`aegis.ops.pack_ternary`'s format: 16 trits to a word, from its lowest bits up."""
 
 EXACT_ROWS = 8
-"""With exact activations, more rows are multiplied by torch, with weights that are unpacked for it."""
+"""With exact activations on a CPU, more rows are multiplied by torch, with weights that are unpacked for it."""
 
 _linear = torch.ops.aegis.ternary_linear
 _linear_inference = torch.ops.aegis.ternary_linear.inference
@@ -185,11 +185,15 @@ class TernaryLinear(nn.Module):
             return ternary_training_linear(x, weight, self.bias)
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"x: expected a last dimension of {self.in_features}, got shape {tuple(x.shape)}")
+        bias: Tensor | None = self.bias
+        if bias is not None and bias.dtype != x.dtype and torch.is_autocast_enabled(x.device.type):
+            bias = bias.to(x.dtype)
         exact = self.precision == "exact"
-        if exact and x.numel() > EXACT_ROWS * self.in_features:
-            return nn.functional.linear(x, self.dequantize(x.dtype), self.bias)
-        operator = _linear if torch.is_grad_enabled() else _linear_inference
-        result: Tensor = operator(x, self.packed, self.scale, self.bias, exact)
+        gradients = torch.is_grad_enabled()
+        if exact and x.numel() > EXACT_ROWS * self.in_features and x.is_cpu and not (gradients and x.requires_grad):
+            return nn.functional.linear(x, self.dequantize(x.dtype), bias)
+        operator = _linear if gradients else _linear_inference
+        result: Tensor = operator(x, self.packed, self.scale, bias, exact)
         return result
 
     @torch.no_grad()

@@ -164,8 +164,21 @@ def test_moved_to_another_dtype_or_device():
     assert torch.equal(empty(x), layer(x))
 
 
-def test_gradient_of_a_packed_layer_is_refused_when_asked_for():
-    layer, x = TernaryLinear.from_linear(ternary()), random(2, 40).requires_grad_()
+def test_autocast():
+    model = nn.Sequential(nn.Linear(40, 40), TernaryLinear.from_linear(ternary()))
+    x = random(3, 40)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        got = model(x)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float(), model(x).detach(), rtol=0.05, atol=0.1)
+    with pytest.raises(ValueError, match="bias: expected dtype bfloat16, got float32"):
+        model[1](x.bfloat16())
+
+
+@pytest.mark.parametrize("precision", ["int8", "exact"])
+@pytest.mark.parametrize("rows", [2, 30])
+def test_gradient_of_a_packed_layer_is_refused_when_asked_for(precision, rows):
+    layer, x = TernaryLinear.from_linear(ternary(), precision=precision), random(rows, 40).requires_grad_()
     with pytest.raises(
         RuntimeError, match=r"ternary_linear: expected no gradient.*TernaryLinear\(\.\.\., train=True\)"
     ):
