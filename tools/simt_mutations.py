@@ -63,7 +63,6 @@ FAULTS = [
     Fault(SCALED, "wrong channel", "channel * size", "row * size"),
     Fault(SCALED, "channels of one row only", "job.batch * job.channels", "job.batch"),
     Fault(TERNARY, "removed barrier: before the warps' values", BARRIER, ""),
-    Fault(TERNARY, "removed barrier: between rows", BARRIER, "", 2),
     Fault(TERNARY, "wrong order of activations", "i % 4 * 4 + i % 16 / 4", "i % 16"),
     Fault(TERNARY, "<= for <: past the end of x", "i < job.k && !nothing", "i <= job.k && !nothing"),
     Fault(TERNARY, "padding unwritten", "i < ternary_cuda_padded(job.k)", "i < job.k"),

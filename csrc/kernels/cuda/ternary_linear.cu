@@ -27,8 +27,8 @@ template <class Element>
 void launch_ternary_linear(const TernaryLinear<Element>& job, bool exact, CUstream_st* stream) {
   if (job.rows == 0 || job.n == 0) return;
   if (!exact) {
-    launch("ternary_linear", ternary_prepare<Element>,
-           static_cast<unsigned>(std::min(job.rows, kMostBlocks)), kTernaryThreads, 0, stream, job);
+    launch("ternary_linear", ternary_prepare<Element>, static_cast<unsigned>(job.rows),
+           kTernaryThreads, 0, stream, job);
   }
   if (job.rows == 1) {
     launch_products<Element, 1>(job, exact, stream);

@@ -35,43 +35,41 @@ __device__ T ternary_over_block(T value, T* room, Combine&& combine) {
 }
 
 /// Fills the job's values, scales and sums as TernaryLinear says, in the order of
-/// ternary_cuda_place().
+/// ternary_cuda_place(). A block for each row.
 template <class Element>
 __global__ void ternary_prepare(TernaryLinear<Element> job) {
   AEGIS_SHARED(unsigned, magnitudes, [kTernaryThreads / 32]);
   AEGIS_SHARED(int, totals, [kTernaryThreads / 32]);
   constexpr unsigned kInfinity = 0x7f800000u;
-  for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
-    const Element* x = job.x + row * job.k;
-    int8_t* values = job.values + row * ternary_cuda_padded(job.k);
-    unsigned mine = 0;
-    for (int64_t i = threadIdx.x; i < job.k; i += blockDim.x) {
-      const unsigned magnitude = __float_as_uint(to_float(x[i])) & 0x7fffffffu;
-      mine = magnitude > mine ? magnitude : mine;
+  const int64_t row = blockIdx.x;
+  const Element* x = job.x + row * job.k;
+  int8_t* values = job.values + row * ternary_cuda_padded(job.k);
+  unsigned mine = 0;
+  for (int64_t i = threadIdx.x; i < job.k; i += blockDim.x) {
+    const unsigned magnitude = __float_as_uint(to_float(x[i])) & 0x7fffffffu;
+    mine = magnitude > mine ? magnitude : mine;
+  }
+  const unsigned bits =
+      ternary_over_block(mine, magnitudes, [](unsigned a, unsigned b) { return a > b ? a : b; });
+  const bool nothing = bits == 0 || bits >= kInfinity;
+  const float largest = nothing ? 1.0f : __uint_as_float(bits);
+  const float enlarged = largest < 0x1p-100f ? 0x1p100f : 1.0f;
+  const float factor = nothing ? 0.0f : __fdiv_rn(127.0f, __fmul_rn(largest, enlarged));
+  int sum = 0;
+  for (int64_t i = threadIdx.x; i < ternary_cuda_padded(job.k); i += blockDim.x) {
+    int value = 0;
+    if (i < job.k && !nothing) {
+      value = __float2int_rn(__fmul_rn(__fmul_rn(to_float(x[i]), enlarged), factor));
     }
-    const unsigned bits =
-        ternary_over_block(mine, magnitudes, [](unsigned a, unsigned b) { return a > b ? a : b; });
-    const bool nothing = bits == 0 || bits >= kInfinity;
-    const float largest = nothing ? 1.0f : __uint_as_float(bits);
-    const float enlarged = largest < 0x1p-100f ? 0x1p100f : 1.0f;
-    const float factor = nothing ? 0.0f : __fdiv_rn(127.0f, __fmul_rn(largest, enlarged));
-    int sum = 0;
-    for (int64_t i = threadIdx.x; i < ternary_cuda_padded(job.k); i += blockDim.x) {
-      int value = 0;
-      if (i < job.k && !nothing) {
-        value = __float2int_rn(__fmul_rn(__fmul_rn(to_float(x[i]), enlarged), factor));
-      }
-      values[ternary_cuda_place(i)] = static_cast<int8_t>(value);
-      sum += value;
-    }
-    sum = ternary_over_block(sum, totals, [](int a, int b) { return a + b; });
-    if (threadIdx.x == 0) {
-      job.sums[row] = sum;
-      job.scales[row] = bits == 0 ? 1.0f
-                        : nothing ? __uint_as_float(0x7fc00000u)
-                                  : __fdiv_rn(largest, 127.0f);
-    }
-    __syncthreads();
+    values[ternary_cuda_place(i)] = static_cast<int8_t>(value);
+    sum += value;
+  }
+  sum = ternary_over_block(sum, totals, [](int a, int b) { return a + b; });
+  if (threadIdx.x == 0) {
+    job.sums[row] = sum;
+    job.scales[row] = bits == 0 ? 1.0f
+                      : nothing ? __uint_as_float(0x7fc00000u)
+                                : __fdiv_rn(largest, 127.0f);
   }
 }
 

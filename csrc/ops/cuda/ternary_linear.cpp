@@ -1,5 +1,7 @@
 #include "kernels/cuda/ternary_linear.h"
 
+#include <limits>
+
 #include "ops/cuda/stream.h"
 #include "ops/ternary_linear.h"
 
@@ -9,6 +11,8 @@ namespace {
 Tensor ternary_linear(const Tensor& x, const Tensor& packed, const Tensor& scale,
                       const std::optional<Tensor>& bias, bool exact) {
   const TernaryArguments arguments = check_ternary(x, packed, scale, bias);
+  check<std::invalid_argument>(arguments.rows <= std::numeric_limits<int32_t>::max(),
+                               "x: expected fewer than 2^31 rows on a GPU, got ", arguments.rows);
   Tensor out = torch::stable::new_empty(x, arguments.shape);
   const torch::stable::accelerator::DeviceGuard guard(out.get_device_index());
   const int64_t rows = exact ? 0 : arguments.rows;
