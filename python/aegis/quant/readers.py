@@ -63,7 +63,7 @@ def read_bitnet(
             raise ValueError(f"checkpoint: expected codes 00, 01 and 10 in {key}, got 11")
         if not (bool(scale.isfinite()) and bool(scale > 0)):
             raise ValueError(f"checkpoint: expected {name}.weight_scale finite and above 0, got {factor.item()}")
-        packed, _ = ops.pack_ternary(rows.float() - 1, torch.ones(1, device=rows.device))
+        packed, _ = ops.pack_ternary(rows.float() - 1, torch.ones(1, dtype=torch.float32, device=rows.device))
         layers[name] = TernaryLinear.from_packed(
             packed, scale, codes.shape[1], checkpoint.get(f"{name}.bias"), precision
         )

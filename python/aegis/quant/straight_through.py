@@ -10,6 +10,8 @@ __all__ = ["absmean", "round_to_trits", "ternary_training_linear"]
 
 def absmean(weight: Tensor) -> Tensor:
     """The scale of BitNet b1.58 (Ma et al. 2024): the mean magnitude of a weight, and never zero."""
+    if weight.numel() == 0:
+        return weight.new_ones(())
     return weight.abs().mean().clamp(min=1e-5)
 
 

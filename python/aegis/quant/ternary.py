@@ -87,7 +87,7 @@ class TernaryLinear(nn.Module):
         else:
             self.register_parameter("float_weight", None)
             empty = torch.zeros(out_features, (in_features + 15) // 16, dtype=torch.uint32, device=device)
-            self._set_packed(empty, torch.ones(out_features, device=device))
+            self._set_packed(empty, torch.ones(out_features, dtype=torch.float32, device=device))
             self.register_parameter("bias", None)
             if bias:
                 zeros = torch.zeros(out_features, device=device, dtype=dtype)

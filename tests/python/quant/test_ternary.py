@@ -69,6 +69,16 @@ def test_layer_of_zeros():
     assert TernaryLinear(0, 3, False)(torch.empty(2, 0)).tolist() == [[0, 0, 0]] * 2
 
 
+def test_layer_made_under_another_default_dtype():
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        layer = TernaryLinear(20, 3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (layer.scale.dtype, layer.bias.dtype) == (torch.float32, torch.bfloat16)
+    assert layer(random(2, 20, dtype=torch.bfloat16)).tolist() == [[0, 0, 0]] * 2
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
 @pytest.mark.parametrize("train", [False, True])
 def test_layer_is_copied_and_pickled(copied, train):
@@ -297,11 +307,14 @@ def test_training_layer_starts_as_a_linear_does():
     assert layer(torch.full((1, 20), torch.nan)).isnan().all()
 
 
-@pytest.mark.parametrize("weight", [torch.zeros(4, 8), torch.full((4, 8), -0.5), torch.eye(4, 8)])
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize(
+    "weight", [torch.zeros(4, 8), torch.full((4, 8), -0.5), torch.eye(4, 8), torch.zeros(4, 0), torch.zeros(0, 8)]
+)
 def test_frozen_edge_cases_compute_what_training_did(weight):
-    layer = TernaryLinear(8, 4, bias=False, train=True)
+    layer = TernaryLinear(weight.shape[1], weight.shape[0], bias=False, train=True)
     layer.float_weight.data.copy_(weight)
-    x = random(3, 8)
+    x = random(3, weight.shape[1])
     want = layer(x).detach()
     torch.testing.assert_close(layer.freeze()(x), want)
 
