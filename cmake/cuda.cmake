@@ -30,10 +30,13 @@ if(AEGIS_CUDA_ENABLED)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   find_package(CUDAToolkit REQUIRED)
-  add_library(aegis_cuda OBJECT csrc/kernels/cuda/extract_batch.cu csrc/kernels/cuda/gather_records.cu
+  add_library(aegis_cuda OBJECT csrc/kernels/cuda/extract_batch.cu csrc/kernels/cuda/float8_linear.cu
+                                csrc/kernels/cuda/float8_quantize.cu csrc/kernels/cuda/float8_tiles.cu
+                                csrc/kernels/cuda/gather_records.cu
                                 csrc/kernels/cuda/gather_records_scaled.cu csrc/kernels/cuda/kv_append_.cu
                                 csrc/kernels/cuda/sample.cu
-                                csrc/kernels/cuda/skinny_linear.cu csrc/kernels/cuda/to_bfloat16_rne.cu)
+                                csrc/kernels/cuda/skinny_linear.cu
+                                csrc/kernels/cuda/ternary_linear.cu csrc/kernels/cuda/to_bfloat16_rne.cu)
   target_include_directories(aegis_cuda PRIVATE csrc)
   target_compile_options(aegis_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
   set_target_properties(aegis_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)

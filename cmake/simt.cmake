@@ -75,11 +75,15 @@ aegis_simt_test(convert plain)
 aegis_simt_test(example_kernels)
 # The library's CUDA kernels, each against its scalar oracle.
 aegis_simt_test(extract_batch)
+aegis_simt_test(float8_linear)
+aegis_simt_test(float8_quantize)
+aegis_simt_test(float8_tiles plain)  # arithmetic alone: TMA and WGMMA are hardware's
 aegis_simt_test(gather_records)
 aegis_simt_test(gather_records_scaled)
 aegis_simt_test(kv_append_)
 aegis_simt_test(sample)
 aegis_simt_test(skinny_linear)
+aegis_simt_test(ternary_linear)
 aegis_simt_test(to_bfloat16_rne)
 
 # The program that also runs on GPUs, here on the executor.

@@ -15,13 +15,17 @@ aegis_ask_python(AEGIS_TORCH_DIR "import importlib.util as u; print(u.find_spec(
 aegis_ask_python(pybind11_DIR "import pybind11; print(pybind11.get_cmake_dir())")
 
 set(AEGIS_OPS csrc/ops/library.cpp csrc/ops/cpu/decode_attention.cpp csrc/ops/cpu/extract_batch.cpp
+    csrc/ops/cpu/float8_linear.cpp csrc/ops/cpu/float8_quantize.cpp
     csrc/ops/cpu/gather_records.cpp csrc/ops/cpu/gather_records_scaled.cpp csrc/ops/cpu/kv_append_.cpp
-       csrc/ops/cpu/sample.cpp csrc/ops/cpu/skinny_linear.cpp csrc/ops/cpu/to_bfloat16_rne.cpp)
+    csrc/ops/cpu/pack_ternary.cpp csrc/ops/cpu/sample.cpp csrc/ops/cpu/skinny_linear.cpp
+    csrc/ops/cpu/ternary_linear.cpp csrc/ops/cpu/to_bfloat16_rne.cpp
+    csrc/ops/cpu/unpack_ternary.cpp)
 if(AEGIS_CUDA_ENABLED)
   list(APPEND AEGIS_OPS csrc/ops/cuda/stream.cpp csrc/ops/cuda/extract_batch.cpp
+       csrc/ops/cuda/float8_linear.cpp csrc/ops/cuda/float8_quantize.cpp
        csrc/ops/cuda/gather_records.cpp csrc/ops/cuda/gather_records_scaled.cpp
        csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/sample.cpp csrc/ops/cuda/skinny_linear.cpp
-       csrc/ops/cuda/to_bfloat16_rne.cpp)
+       csrc/ops/cuda/ternary_linear.cpp csrc/ops/cuda/to_bfloat16_rne.cpp)
 endif()
 add_library(aegis_ops MODULE ${AEGIS_OPS})
 target_include_directories(aegis_ops SYSTEM PRIVATE ${AEGIS_TORCH_DIR}/include

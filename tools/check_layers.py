@@ -62,7 +62,7 @@ def listed(path: Path, words: set[str]) -> bool:
     if path.as_posix() in words:
         return True
     parts = path.parts
-    if parts[:2] == ("csrc", "kernels") and parts[2] in ("scalar", "avx2", "avx512", "avx512_bf16"):
+    if parts[:2] == ("csrc", "kernels") and parts[2] in ("scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16"):
         return path.stem in words
     if parts[1] == "cpp":
         name = re.sub(r"^(test|bench)_", "", path.stem)

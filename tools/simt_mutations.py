@@ -36,6 +36,11 @@ class Fault:
 EXTRACT, GATHER, SCALED = (
     f"csrc/kernels/cuda/{name}.cuh" for name in ("extract_batch", "gather_records", "gather_records_scaled")
 )
+TERNARY = "csrc/kernels/cuda/ternary_linear.cuh"
+TERNARY_LAUNCH = TERNARY.removesuffix("h")
+QUANTIZE8, LINEAR8 = (f"csrc/kernels/cuda/float8_{name}.cuh" for name in ("quantize", "linear"))
+QUANTIZE8_LAUNCH = QUANTIZE8.removesuffix("h")
+TILES8 = "csrc/kernels/cuda/float8_tiles.h"
 BFLOAT16 = "csrc/kernels/cuda/to_bfloat16_rne.cuh"
 EXTRACT_LAUNCH, GATHER_LAUNCH = EXTRACT.removesuffix("h"), GATHER.removesuffix("h")
 ARGMAX, COMPACT, GEMV, HISTOGRAM, TRANSPOSE = (
@@ -61,6 +66,36 @@ FAULTS = [
     Fault(GATHER_LAUNCH, "alignment check too weak", "all % 16", "all % 8"),
     Fault(SCALED, "wrong channel", "channel * size", "row * size"),
     Fault(SCALED, "channels of one row only", "job.batch * job.channels", "job.batch"),
+    Fault(TERNARY, "removed barrier: before the warps' values", BARRIER, ""),
+    Fault(TERNARY, "wrong order of activations", "i % 4 * 4 + i % 16 / 4", "i % 16"),
+    Fault(TERNARY, "<= for <: past the end of x", "i < job.k && !nothing", "i <= job.k && !nothing"),
+    Fault(TERNARY, "padding unwritten", "i < ternary_cuda_padded(job.k)", "i < job.k"),
+    Fault(TERNARY, "a warp too few", "warp < kTernaryThreads / 32", "warp < kTernaryThreads / 32 - 1"),
+    Fault(TERNARY, "subnormals not enlarged", "0x1p100f", "1.0f"),
+    Fault(TERNARY, "digits of another place", "digits >> 4", "digits >> 2"),
+    Fault(TERNARY, "codes of 11 pass", "if (!valid)", "if (false)"),
+    Fault(TERNARY, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1", 2),
+    Fault(TERNARY, "<= for <: a row too many", "lane == 0 && row + r < job.rows", "lane == 0 && row + r <= job.rows"),
+    Fault(TERNARY_LAUNCH, "missing tail", "job.n + kWarps - 1", "job.n"),
+    Fault(QUANTIZE8, "removed barrier: before the maxima", BARRIER, "", 2),
+    Fault(QUANTIZE8, "removed barrier: between turns", BARRIER, ""),
+    Fault(QUANTIZE8, "barrier only for some threads", BARRIER, "if (lane < 32) __syncthreads();"),
+    Fault(QUANTIZE8, "infinities counted", "if (magnitude <= 0x1.fffffep127f) ", ""),
+    Fault(QUANTIZE8, "wrong lane", "mask = 16", "mask = 8"),
+    Fault(QUANTIZE8, "rows packed without padding", "row * float8_spread_stride(job.k)", "row * job.k"),
+    Fault(QUANTIZE8_LAUNCH, "teams counted as threads", "(all + teams - 1) / teams", "all / teams"),
+    Fault(LINEAR8, "alignment check too weak", "% sizeof(Float8Pack) == 0", "% 1 == 0"),
+    Fault(LINEAR8, "read past the end", "j < count ? e4m3", "j <= count ? e4m3"),
+    Fault(LINEAR8, "group of another block", "at / kFloat8Block : 0", "at / 64 : 0"),
+    Fault(LINEAR8, "row's scale for all", "source * job.groups + group", "group"),
+    Fault(LINEAR8, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1"),
+    Fault(LINEAR8, "row too many written", "lane == 0 && row < job.rows", "lane == 0"),
+    Fault(TILES8, "swizzle by the wrong rows", "offset >> 7 & 7", "offset >> 8 & 7"),
+    Fault(TILES8, "stride of four rows", "1024 >> 4", "512 >> 4"),
+    Fault(TILES8, "sums of another thread", "lane % 4 * 2", "lane % 2 * 2"),
+    Fault(TILES8, "parity of another turn", "k / kTileStages % 2", "k % 2"),
+    Fault(TILES8, "columns fastest", "block % down * kTileM, block / down", "block / down * kTileM, block % down"),
+    Fault(TILES8, "unaligned maps", "stride % 16 == 0", "stride % 8 == 0"),
     Fault(BFLOAT16, "<= for <: an element too many", "i < job.count", "i <= job.count"),
     Fault(BFLOAT16, "strides swapped", "at * job.out_strides[d]", "at * job.x_strides[d]"),
     Fault(BFLOAT16, "outermost dimension left out", "from += rest * job.x_strides[0]", "from += rest"),

@@ -108,6 +108,45 @@ def small_model(table: Table, turns: int, new: int) -> None:
     _beside_llama_cpp(table, f"{what}: compiled step", contest, "bfloat16", ms["compiled"], 1 / 1.5)
 
 
+def ternary(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """The same with the weights of all layers rounded to -1, 0 and +1 times a scale for each row, still dense."""
+    with torch.no_grad():
+        for module in model.model.modules():
+            if isinstance(module, torch.nn.Linear):
+                packed, scale = aegis.ops.pack_ternary(module.weight)
+                module.weight.copy_(aegis.ops.unpack_ternary(packed, scale, module.in_features))
+    return model
+
+
+def ternary_layers(table: Table, turns: int, new: int, large: bool) -> None:
+    """Ternary layers, the rest in bfloat16."""
+    dense = Contest(ternary(eight_layers() if large else six_layers()), new)
+    theirs = dense.run(turns)["model.generate"]
+    peer = None
+    if large and llama_cpp_peer.interpreter() is not None:
+        peer = llama_cpp_peer.greedy(
+            dense.model, dense.ids[0].tolist(), new, dtype=llama_cpp_peer.TERNARY, threads=torch.get_num_threads()
+        )
+    aegis.quant.convert(dense.model, "ternary")
+    contest = Contest(dense.model.to(torch.bfloat16), new, do_sample=True)  # tokens are not compared: near ties
+    contest.add("eager", "eager")
+    contest.add("compiled", "compiled")
+    ms = contest.run(turns)
+    what = "8-layer Llama, 1,024 wide" if large else "6-layer Llama"
+    what += ", ternary layers, the rest bfloat16"
+    for mode in ("eager", "compiled"):
+        arguments = (f"{what}: {mode}", "model.generate in float32, dense", theirs, ms[mode], "ms/token")
+        if large or mode == "eager":
+            table.compared(*arguments)
+        else:
+            table.ratio(*arguments, 4)
+    if peer is not None:
+        anchor = f"llama.cpp ({peer.version}), TQ2_0, the rest float16"
+        table.ratio(
+            f"{what}: compiled", anchor, 1e3 * peer.seconds_per_token, ms["compiled"], "ms/token", round(1 / 1.2, 3)
+        )
+
+
 def large_model(table: Table, turns: int, new: int) -> None:
     contest = Contest(eight_layers(), new)
     contest.add("eager", "eager")
@@ -141,6 +180,8 @@ def build(quick: bool) -> Table:
     table = Table("Decoding, end to end")
     small_model(table, 1 if quick else 5, 16 if quick else 96)
     large_model(table, 1 if quick else 3, 8 if quick else 48)
+    for large in (False, True):
+        ternary_layers(table, 1 if quick else 3, 8 if quick else 48, large)
     table.notes.append(
         "All ways decode the same prompt with the same weights in turns, in one process but for llama.cpp, which is a "
         "process of its own that runs right after. Greedy tokens were equal."

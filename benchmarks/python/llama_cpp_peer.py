@@ -29,6 +29,8 @@ import numpy as np
 
 VARIABLE = "AEGIS_LLAMA_CPP_PYTHON"
 DTYPES = ("float32", "float16", "bfloat16")
+TERNARY = "TQ2_0"
+"""The layers' matrices in that type, the embedding and the output in float16."""
 
 
 @dataclass
@@ -64,8 +66,8 @@ def greedy(
     Args:
         model: a LlamaForCausalLM without biases and without scaling of rotary positions.
         tokens: at least 2.
-        dtype: of the weight matrices and of the cache in llama.cpp: one of DTYPES, by default the model's. The cache of
-            a bfloat16 model is float16, llama.cpp's default.
+        dtype: of the weight matrices and of the cache in llama.cpp: one of DTYPES or TERNARY, by default the model's.
+            The cache of a bfloat16 model and of a ternary one is float16, llama.cpp's default.
         turns: how often; each begins with an empty cache and the prompt, which is not timed.
 
     Raises:
@@ -76,7 +78,7 @@ def greedy(
     if chosen is None:
         raise RuntimeError(f"llama_cpp: not importable, and {VARIABLE} names no interpreter that has it")
     dtype = dtype or str(model.dtype).removeprefix("torch.")
-    if dtype not in DTYPES:
+    if dtype not in (*DTYPES, TERNARY):
         raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype}")
     if tokens < 2:
         raise ValueError(f"tokens: expected at least 2, got {tokens}")
@@ -154,7 +156,11 @@ def save_weights(model: Any, dtype: str, folder: Path) -> None:
     state = model.state_dict()
     for theirs, ours in gguf_names(model.config.num_hidden_layers).items():
         tensor = state[theirs].detach().cpu()
-        tensor = tensor.to(getattr(torch, dtype)) if tensor.ndim == 2 else tensor.float()
+        if dtype == TERNARY:
+            kept = torch.float32 if ours.startswith("blk.") else torch.float16
+        else:
+            kept = getattr(torch, dtype)
+        tensor = tensor.to(kept) if tensor.ndim == 2 else tensor.float()
         bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
         np.save(folder / f"{ours}.npy", bits.contiguous().numpy(), allow_pickle=False)
 
@@ -199,6 +205,9 @@ def write_gguf(path: Path, folder: Path, shape: dict[str, Any], dtype: str) -> N
         if tensor.ndim == 2 and dtype == "bfloat16":
             bits = np.ascontiguousarray(tensor).view(np.uint8)
             writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+        elif tensor.ndim == 2 and dtype == TERNARY and name.startswith("blk."):
+            kind = gguf.GGMLQuantizationType[TERNARY]
+            writer.add_tensor(name, gguf.quantize(np.ascontiguousarray(tensor), kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, np.ascontiguousarray(tensor))
     writer.write_header_to_file()

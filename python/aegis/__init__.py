@@ -36,10 +36,11 @@ __all__ = [
     "generate",
     "ops",
     "patch_torch",
+    "quant",
     "runtime",
 ]
 
-_PACKAGES = frozenset({"decode", "evidence", "runtime"})
+_PACKAGES = frozenset({"decode", "evidence", "quant", "runtime"})
 _OF_DECODE = frozenset(
     {"CUDAGraphFastRunner", "FusedLogitsSampler", "SlottedStaticCache", "bench_generate", "generate"}
 )

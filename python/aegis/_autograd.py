@@ -28,4 +28,19 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | No
     )
 
 
+def _refuse(name: str, instead: str) -> None:
+    """Results that require a gradient where an operand does, and say so when it is asked for."""
+
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise RuntimeError(f"{name}: expected no gradient to be asked for, since it has none; {instead}")
+
+    torch.library.register_autograd(f"aegis::{name}", backward)
+
+
+_refuse("float8_linear", "float8 layers are for inference")
+_refuse("float8_quantize", "detach x first")
+_TRAINS = "aegis.quant.TernaryLinear(..., train=True) is what trains ternary weights"
+_refuse("pack_ternary", _TRAINS)
+_refuse("unpack_ternary", _TRAINS)
+_refuse("ternary_linear", _TRAINS)
 torch.library.register_autograd("aegis::skinny_linear", _linear_backward, setup_context=_linear_context)

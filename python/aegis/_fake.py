@@ -32,6 +32,21 @@ def _(arena: Tensor, offsets: Tensor, *, inputs: Tensor, targets: Tensor) -> Non
     return None
 
 
+@torch.library.register_fake("aegis::float8_linear.inference")
+@torch.library.register_fake("aegis::float8_linear")
+def _(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@torch.library.register_fake("aegis::float8_quantize")
+def _(x: Tensor, block: int = 0) -> tuple[Tensor, Tensor]:
+    groups = 1 if block == 0 else (x.shape[-1] + block - 1) // block
+    return (
+        x.new_empty(x.shape, dtype=torch.float8_e4m3fn),
+        x.new_empty((*x.shape[:-1], groups), dtype=torch.float32),
+    )
+
+
 @torch.library.register_fake("aegis::gather_records")
 def _(source: Tensor, indices: Tensor) -> Tensor:
     return source.new_empty((indices.shape[0], *source.shape[1:]))
@@ -57,6 +72,16 @@ def _(
     keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor, positions: Tensor, rows: Tensor | None = None
 ) -> None:
     return None
+
+
+@torch.library.register_fake("aegis::pack_ternary")
+def _(weight: Tensor, scale: Tensor | None = None, per_tensor: bool = False) -> tuple[Tensor, Tensor]:
+    rows, k = weight.shape
+    scales = (1 if per_tensor else rows) if scale is None else scale.shape[0]
+    return (
+        weight.new_empty((rows, (k + 15) // 16), dtype=torch.uint32),
+        weight.new_empty(scales, dtype=torch.float32),
+    )
 
 
 @torch.library.register_fake("aegis::sample")
@@ -94,6 +119,12 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> 
     return None
 
 
+@torch.library.register_fake("aegis::ternary_linear.inference")
+@torch.library.register_fake("aegis::ternary_linear")
+def _(x: Tensor, packed: Tensor, scale: Tensor, bias: Tensor | None = None, exact: bool = False) -> Tensor:
+    return x.new_empty((*x.shape[:-1], packed.shape[0]))
+
+
 @torch.library.register_fake("aegis::to_bfloat16_rne")
 def _(x: Tensor) -> Tensor:
     return x.new_empty(x.shape, dtype=torch.bfloat16)
@@ -102,3 +133,8 @@ def _(x: Tensor) -> Tensor:
 @torch.library.register_fake("aegis::to_bfloat16_rne.out")
 def _(x: Tensor, *, out: Tensor) -> None:
     return None
+
+
+@torch.library.register_fake("aegis::unpack_ternary")
+def _(packed: Tensor, scale: Tensor, k: int) -> Tensor:
+    return packed.new_empty((packed.shape[0], k), dtype=torch.float32)

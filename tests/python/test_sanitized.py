@@ -155,6 +155,19 @@ def test_skinny_linear(dtype: torch.dtype, rows: int) -> None:
         assert torch.equal(got, (x.long() @ weight.long().t()).to(dtype))
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_ternary_linear(exact: bool, rows: int) -> None:
+    for k, n in ((1, 1), (33, 70), (300, 1200)):
+        trits = torch.randint(-1, 2, (n, k)).float()
+        packed, scale = torch.ops.aegis.pack_ternary(trits)
+        assert torch.equal(torch.ops.aegis.unpack_ternary(packed, scale, k), trits)
+        x = torch.randint(-4, 5, (rows, k)).float()
+        x[:, 0] = 127  # activations are whole numbers, and stay what they are
+        got = torch.ops.aegis.ternary_linear(x, packed, scale, None, exact)
+        assert torch.equal(got, x @ trits.t())
+
+
 @pytest.mark.parametrize("tokens", [1, 4, 9])
 def test_kv_append_(tokens: int) -> None:
     for size in (1, 33, 128):
