@@ -24,11 +24,14 @@ template <class Element>
 void pack_row(const PackTernary<Element>& job, int64_t row, float scale, uint32_t* words) {
   const Element* weight = job.weight + row * job.weight_stride;
   const double half = double{scale} / 2;
-  std::fill_n(words, trit_words(job.k), 0u);
-  for (int64_t i = 0; i < job.k; ++i) {
-    const double value = to_float(weight[i]);
-    const uint32_t code = value > half ? 1 : value < -half ? 2 : 0;
-    words[i / kTritsInWord] |= code << 2 * (i % kTritsInWord);
+  for (int64_t word = 0; word < trit_words(job.k); ++word) {
+    const int64_t count = std::min(job.k - word * kTritsInWord, kTritsInWord);
+    uint32_t codes = 0;
+    for (int64_t i = 0; i < count; ++i) {  // without branches, which no one could predict
+      const double value = to_float(weight[word * kTritsInWord + i]);
+      codes |= (uint32_t{value > half} | uint32_t{value < -half} << 1) << 2 * i;
+    }
+    words[word] = codes;
   }
 }
 

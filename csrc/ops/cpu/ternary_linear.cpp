@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <optional>
 
 namespace aegis::ops {
@@ -20,17 +21,21 @@ Tensor ternary_linear(const Tensor& x, const Tensor& packed, const Tensor& scale
   Tensor out = torch::stable::new_empty(x, arguments.shape);
   const int64_t rows = arguments.rows, k = x.size(-1), n = packed.size(0);
   const int64_t padded = kernels::ternary_padded(k);
-  const Tensor values =
-      torch::stable::new_empty(x, {rows, padded}, exact ? ScalarType::Float : ScalarType::Char);
-  const Tensor scales = torch::stable::new_empty(x, {exact ? 0 : rows}, ScalarType::Float);
-  const Tensor sums = torch::stable::new_empty(x, {exact ? 0 : rows}, ScalarType::Int);
+  // Not tensors: with few rows, allocating those costs more than the layer.
+  const auto prepared = [&](auto type, bool wanted, int64_t count) {
+    return std::make_unique_for_overwrite<typename decltype(type)::type[]>(wanted ? count : 0);
+  };
+  const auto values = prepared(std::type_identity<int8_t>{}, !exact, rows * padded);
+  const auto floats = prepared(std::type_identity<float>{}, exact, rows * padded);
+  const auto scales = prepared(std::type_identity<float>{}, !exact, rows);
+  const auto sums = prepared(std::type_identity<int32_t>{}, !exact, rows);
   std::atomic<bool> valid = true;
   with_float_type(x.scalar_type(), "x", [&]<class Element>(std::type_identity<Element>) {
     auto job = arguments.job<Element>(out);
-    job.values = static_cast<int8_t*>(values.mutable_data_ptr());
-    job.floats = static_cast<float*>(values.mutable_data_ptr());
-    job.scales = static_cast<float*>(scales.mutable_data_ptr());
-    job.sums = static_cast<int32_t*>(sums.mutable_data_ptr());
+    job.values = values.get();
+    job.floats = floats.get();
+    job.scales = scales.get();
+    job.sums = sums.get();
     const auto kernel = kernels::ternary_kernels<Element>(exact);
     torch::stable::parallel_for(
         0, rows, kThreadElements / std::max(k, int64_t{1}) + 1,
