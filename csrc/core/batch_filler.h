@@ -33,6 +33,9 @@ struct Field {
 /// The most tensors a batch may have.
 inline constexpr size_t kMaxFields = 16;
 
+/// The number of a sample that there is not: a row of padding.
+inline constexpr int64_t kPadding = INT64_MIN;
+
 /// Where each field's tensor starts.
 using FieldPointers = std::array<std::byte*, kMaxFields>;
 
@@ -54,6 +57,9 @@ class BatchFiller {
   /// Whether fill() takes microseconds now, not waiting for a disk or for anybody. A consumer that
   /// finds its batch not begun then fills it itself, which is sooner than waking a thread.
   virtual bool quick() const { return false; }
+
+  /// Whether fill() takes kPadding for a sample.
+  virtual bool pads() const { return false; }
 
   /// Writes samples `indices[0 .. count-1]`, each in [0, samples()), to the start of each field's
   /// memory, which is 64-byte aligned. Throws where the data cannot be read; what was written then

@@ -193,6 +193,30 @@ std::vector<std::tuple<int, int, std::vector<int64_t>>> fields_of(const BatchFil
   return out;
 }
 
+/// Fills one batch here and now; indices that are not of the data set are the caller's error.
+void fill_into(const BatchFiller& self, const py::array_t<int64_t, py::array::c_style>& indices,
+               const std::vector<uintptr_t>& addresses) {
+  if (addresses.size() != self.fields().size()) {
+    throw py::value_error("addresses: expected one for each of " +
+                          std::to_string(self.fields().size()) + " fields, got " +
+                          std::to_string(addresses.size()));
+  }
+  const int64_t* begin = indices.data();
+  const int64_t count = indices.size();
+  for (int64_t i = 0; i < count; ++i) {
+    const bool inside = 0 <= begin[i] && begin[i] < self.samples();
+    if (!inside && !(self.pads() && begin[i] == kPadding)) {
+      throw py::index_error("index: expected 0 to " + std::to_string(self.samples() - 1) +
+                            ", got " + std::to_string(begin[i]));
+    }
+  }
+  FieldPointers fields{};
+  for (size_t f = 0; f < addresses.size(); ++f)
+    fields[f] = reinterpret_cast<std::byte*>(addresses[f]);
+  const py::gil_scoped_release release;
+  self.fill(begin, count, fields);
+}
+
 py::dict feeder_stats(PyFeeder& self) {
   const Feeder::Stats stats = self.feeder().stats();
   py::dict out;
@@ -228,6 +252,7 @@ py::array_t<int64_t> schedule_batch(const Schedule& self, int64_t step) {
 }  // namespace
 
 void bind_feeder(py::module_& m) {
+  m.attr("PADDING") = kPadding;
   py::class_<SlotPool, std::shared_ptr<SlotPool>>(m, "SlotPool")
       .def(py::init(&SlotPool::make), py::arg("slot_bytes"), py::arg("warm"))
       .def_property_readonly("slot_bytes", &SlotPool::slot_bytes)
@@ -244,6 +269,8 @@ void bind_feeder(py::module_& m) {
       .def_property_readonly("samples", &BatchFiller::samples)
       .def("verify", &BatchFiller::verify, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("fields", &fields_of)
+      .def_property_readonly("pads", &BatchFiller::pads)
+      .def("fill_into", &fill_into, py::arg("indices"), py::arg("addresses"))
       .def(
           "batch_bytes",
           [](const BatchFiller& self, int64_t rows) { return lay_out(self.fields(), rows); },

@@ -13,6 +13,7 @@ from aegis.arena import Arena
 from aegis.data.loader import FlatArenaDataLoader
 from aegis.data.patch import patch_torch
 from aegis.data.record_dataset import RecordDataset
+from aegis.data.token_batch import TokenBatch
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "FusedLogitsSampler",
     "RecordDataset",
     "SlottedStaticCache",
+    "TokenBatch",
     "TokenDataset",
     "bench_generate",
     "build_info",

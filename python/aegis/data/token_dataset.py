@@ -15,8 +15,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from aegis import _C, ops
+from aegis.data.documents import DocumentOptions, find_offsets, make_rows
+from aegis.data.dtypes import DTYPES
 from aegis.data.formats import TokenFile, describe
 from aegis.data.paths import Paths, expand_paths
+from aegis.data.token_batch import FIELDS, Structure, TokenBatch
 
 __all__ = ["TokenDataset", "open_store"]
 
@@ -24,12 +27,17 @@ _EDGE = 4096  # bytes of each end of a file that go into the fingerprint
 _CHUNK = 1 << 22  # tokens looked at in one go
 
 
+def recorded_offsets(file: TokenFile) -> NDArray[np.int64] | None:
+    """Where documents begin by the file's own word, in tokens, and the file's count; None where it says nothing."""
+    return None
+
+
 def open_store(files: Sequence[TokenFile]) -> _C.TokenStore:
     """Map the files one after another."""
     return _C.TokenStore([(f.path, f.dtype, f.byte_offset, f.tokens, f.swapped) for f in files])
 
 
-class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
+class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
     """Windows over one or many token files: ``ds[i]`` is ``(x, y)``, int64, with y one token later than x.
 
     The files are mapped, not read: opening costs a page per file, and the memory belongs to the page cache,
@@ -47,6 +55,21 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
             ``stride=block_size`` gives ``(n - 1) // block_size`` disjoint blocks and ``stride=1`` every one of
             ``n - block_size`` starts.
         vocab_size: when given, every id of every file is checked to be below it. Reads all of the data once.
+        documents: True for where the files say that documents begin, or offsets of one's own: for each file an array,
+            in tokens, from 0 to the file's count, as long as there are documents and one more. Where documents are
+            known, nothing is predicted across their ends: see ``ignore_index``.
+        bos_id, eos_id: instead, the token that begins, or ends, every document. Reads all of the data once.
+        layout: how documents become rows of ``block_size`` tokens. "stream": windows ``stride`` apart, whatever they
+            cut. "aligned": each row begins with a document, and the rest of the one that it cuts off is left out.
+            "packed": whole documents side by side by best-fit decreasing, in groups of 128 rows and without padding;
+            only documents longer than a row and the few that fit nowhere are cut, and each token is in one row.
+        fields: names of what a batch has beside inputs and targets: "document_ids", "position_ids", "cu_seqlens" and
+            "valid". Samples and batches are then a :class:`~aegis.TokenBatch`, which says what they are, and not a
+            pair.
+        ignore_index: the target at a document's end, which losses leave out; None, in "stream" alone, for the token
+            that follows in the file.
+        max_documents: gives cu_seqlens the fixed length ``batch * max_documents + 1``, the last entry repeated, as a
+            CUDA graph needs it. A row of more documents is an error when it is read.
 
     Raises:
         OSError: a file is missing, unreadable or a directory, or a pattern matches nothing.
@@ -65,28 +88,64 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         dtype: Any = None,
         stride: int | None = None,
         vocab_size: int | None = None,
+        documents: Any = None,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+        layout: str = "stream",
+        fields: Sequence[str] = (),
+        ignore_index: int | None = -100,
+        max_documents: int | None = None,
     ) -> None:
         block_size = operator.index(block_size)
+        fields = (fields,) if isinstance(fields, str) else tuple(fields)
+        options = DocumentOptions(layout, fields, ignore_index, max_documents)
+        options.check(stride=stride)
         stride = block_size if stride is None else operator.index(stride)
         files = [describe(path, format, dtype) for path in expand_paths(paths)]
-        self._open(files, block_size, stride)
+        store = open_store(files)
+        if documents is None and bos_id is None and eos_id is None:
+            documents = layout != "stream" or any(name != "valid" for name in fields)
+        recorded = [recorded_offsets(file) for file in files]
+        offsets = find_offsets(store, recorded, documents, bos_id=bos_id, eos_id=eos_id)
+        self._open(files, store, block_size, stride, options, offsets)
         if vocab_size is not None:
             self._check_ids(operator.index(vocab_size))
 
-    def _open(self, files: Sequence[TokenFile], block_size: int, stride: int) -> None:
+    def _open(
+        self,
+        files: Sequence[TokenFile],
+        store: _C.TokenStore,
+        block_size: int,
+        stride: int,
+        options: DocumentOptions,
+        offsets: list[NDArray[np.int64]] | None,
+    ) -> None:
         self._files = tuple(files)
-        self._store = open_store(files)
-        self._windows = _C.TokenWindows(self._store, block_size, stride)
+        self._store = store
+        self._block_size, self._stride, self._options = block_size, stride, options
+        self._documents = None if offsets is None else _C.Documents(store, offsets)
+        self._windows = _C.TokenWindows(store, block_size, stride) if options.layout == "stream" else None
+        self._rows: _C.TokenRows = make_rows(self._windows, self._documents, block_size, options.layout)
+        self._plain = self._documents is None and not options.fields
+        self._structure = Structure(sorted(options.fields, key=FIELDS.index), options.max_documents)
+        self._row_filler: _C.RowFiller | None = None
+        if not self._plain:
+            self._row_filler = self.row_filler()
         self._arena: Tensor = torch.utils.dlpack.from_dlpack(self._store.dlpack())
         self._fingerprint: str | None = None
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self._rows)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Window ``index``: two int64 tensors of ``block_size`` tokens. Negative indices count from the end."""
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor] | TokenBatch:
+        """Row ``index``: two int64 tensors of ``block_size`` tokens, or with ``fields`` a :class:`~aegis.TokenBatch`.
+
+        Negative indices count from the end.
+        """
+        if self._windows is None or not self._plain or index == _C.PADDING:
+            return self.__getitems__([index])[0]
         index = operator.index(index)
-        count = len(self._windows)
+        count = len(self)
         if not -count <= index < count:
             raise IndexError(f"index: expected {-count} to {count - 1}, got {index}")
         at = index if index >= 0 else index + count
@@ -95,14 +154,20 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         self._windows.verify_one(at)  # after reading: a file cut short reads as zeroes
         return x.view(-1), y.view(-1)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Many windows by one call, as views of two matrices; torch's DataLoader calls this for a batch."""
-        x, y = self._extract(self._indices(indices))
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Many rows by one call, as views of two matrices; torch's DataLoader calls this for a batch."""
+        rows = self._indices(indices)
+        if self._options.fields:
+            return [self._structure.sample(self._fill(rows[at : at + 1])) for at in range(len(rows))]
+        padded = bool((rows == _C.PADDING).any())
+        x, y = self._extract(rows) if self._plain and not padded else self._fill(rows)
         return list(zip(x.unbind(), y.unbind(), strict=True))
 
     def __repr__(self) -> str:
+        how = f"stride={self.stride}" if self._options.layout == "stream" else f"layout={self._options.layout!r}"
+        documents = "" if self._documents is None else f"{len(self._documents)} documents, "
         return (
-            f"TokenDataset({len(self)} windows: block_size={self.block_size}, stride={self.stride}; "
+            f"TokenDataset({len(self)} windows: block_size={self.block_size}, {how}; {documents}"
             f"{self.tokens} {str(self.dtype).removeprefix('torch.')} tokens in {len(self._files)} "
             f"file{'s' if len(self._files) > 1 else ''})"
         )
@@ -122,10 +187,26 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         """For each file, where its tokens begin in the arena and how many they are."""
         return self._store.segments
 
+    def filler(self, *, pads: bool = False) -> _C.BatchFiller:
+        """What writes batches of these rows, for the C++ feeder; ``pads``: also rows of padding."""
+        if self._row_filler is not None:
+            return self._row_filler
+        if pads:
+            return self.row_filler()
+        assert self._windows is not None
+        return _C.TokenFiller(self._windows)
+
+    def row_filler(self) -> _C.RowFiller:
+        """The filler of rows that have documents or fields."""
+        options = self._options
+        ignore_index = None if self._documents is None else options.ignore_index
+        names = sorted(options.fields, key=FIELDS.index)
+        return _C.RowFiller(self._rows, names, max_documents=options.max_documents, ignore_index=ignore_index)
+
     @property
-    def windows(self) -> _C.TokenWindows:
-        """The windows as the C++ feeder takes them."""
-        return self._windows
+    def structure(self) -> Structure | None:
+        """Makes a batch of the tensors that a filler has written; None where it is the list of them."""
+        return self._structure if self._options.fields else None
 
     @property
     def files(self) -> tuple[TokenFile, ...]:
@@ -140,12 +221,28 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
     @property
     def block_size(self) -> int:
         """Tokens in x and in y."""
-        return self._windows.block_size
+        return self._block_size
 
     @property
     def stride(self) -> int:
         """Tokens from one window to the next in a file."""
-        return self._windows.stride
+        return self._stride
+
+    @property
+    def layout(self) -> str:
+        """How documents become rows: "stream", "aligned" or "packed"."""
+        return self._options.layout
+
+    @property
+    def documents(self) -> int | None:
+        """Documents in all files, the empty ones left out; None where they are not known."""
+        return None if self._documents is None else len(self._documents)
+
+    @property
+    def rows(self) -> _C.TokenRows:
+        """Which stretches of the arena make up a row: ``rows.pieces(i)`` lists begin, count and whether the document
+        ends there."""
+        return self._rows
 
     @property
     def dtype(self) -> torch.dtype:
@@ -159,11 +256,14 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def tail_tokens(self) -> int:
-        """Tokens at the ends of files, after the last window, that are never delivered."""
-        return self._windows.tail_tokens
+        """Tokens that are never delivered: at the ends of files, and where "aligned" rows cut documents off."""
+        return self._rows.tail_tokens
 
     def offsets(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> Tensor:
-        """(len(indices),) int64: where these windows begin in the arena. IndexError where there is no such."""
+        """(len(indices),) int64: where these windows begin in the arena. IndexError where there is no such, and
+        ValueError with a layout of rows that are no windows."""
+        if self._windows is None:
+            raise ValueError(f"offsets: expected layout='stream', got {self.layout!r}: see rows")
         return torch.from_numpy(self._windows.offsets(self._indices(indices)))
 
     def verify(self) -> None:
@@ -185,24 +285,33 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         if self._fingerprint is None:
             digest = hashlib.sha256()
             digest.update(f"{self._store.dtype} {self.block_size} {self.stride}".encode())
+            if self._documents is not None:
+                digest.update(f" {self.layout} {len(self._documents)} documents".encode())
             for at, (_, count) in enumerate(self.segments):
                 data = self._tokens_of(at).view(np.uint8)
                 digest.update(f" {count} ".encode())
                 digest.update(data[:_EDGE].tobytes())
                 digest.update(data[-_EDGE:].tobytes())
+                if self._documents is not None:
+                    bounds = self._documents.offsets(at)
+                    digest.update(bounds[:: max(1, len(bounds) // _EDGE)].tobytes())
             self.verify()
             self._fingerprint = digest.hexdigest()[:16]
         return self._fingerprint
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self._files, "block_size": self.block_size, "stride": self.stride}
+        offsets = None
+        if self._documents is not None:
+            offsets = [self._documents.offsets(at) for at in range(len(self._files))]
+        state = {"files": self._files, "block_size": self.block_size, "stride": self.stride}
+        return {**state, "options": self._options, "offsets": offsets}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for file in state["files"]:
             size = os.stat(file.path).st_size
             if size != file.size:
                 raise ValueError(f"{file.path}: expected {file.size} bytes, as when pickled, got {size}")
-        self._open(**state)
+        self._open(store=open_store(state["files"]), **state)
 
     def _indices(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> NDArray[np.int64]:
         """As an array of 0 <= index < len, from indices that may count from the end."""
@@ -211,12 +320,21 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
             array = np.fromiter(map(operator.index, indices), np.int64, len(indices))
         except OverflowError:
             raise IndexError(f"index: expected {-count} to {count - 1}, got one beyond 64 bits") from None
-        outside = (array < -count) | (array >= count)
+        padding = array == _C.PADDING
+        outside = ((array < -count) | (array >= count)) & ~padding
         if outside.any():
             raise IndexError(f"index: expected {-count} to {count - 1}, got {array[outside][0]}")
-        return np.where(array < 0, array + count, array)
+        return np.where((array < 0) & ~padding, array + count, array)
+
+    def _fill(self, rows: NDArray[np.int64]) -> list[Tensor]:
+        filler = self.filler(pads=True)
+        shapes = [(DTYPES[code, bits], (len(rows), *shape)) for code, bits, shape in filler.fields]
+        tensors = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in shapes]
+        filler.fill_into(rows, [tensor.data_ptr() for tensor in tensors])
+        return tensors
 
     def _extract(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        assert self._windows is not None
         offsets = torch.from_numpy(self._windows.offsets(indices))
         batch = ops.extract_batch(self._arena, offsets, self.block_size)
         self._windows.verify(indices)
