@@ -58,6 +58,14 @@ class BatchFiller {
   /// finds its batch not begun then fills it itself, which is sooner than waking a thread.
   virtual bool quick() const { return false; }
 
+  /// Of a field that is one array over a whole batch and has no row for each sample: how many
+  /// elements of it, in a batch of `count` rows that fill() has written to `fields`, are meant. -1
+  /// of any other field.
+  virtual int64_t elements(size_t field, int64_t count, const FieldPointers& fields) const {
+    (void)field, (void)count, (void)fields;
+    return -1;
+  }
+
   /// Whether fill() takes kPadding for a sample.
   virtual bool pads() const { return false; }
 

@@ -15,9 +15,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr FieldType kInt64{0, 64}, kInt32{0, 32}, kBool{6, 8};
 constexpr int64_t kPaddingTarget = -100;  // torch.nn.functional.cross_entropy's ignore_index
-constexpr size_t kPiecesAhead = 8;        // whose tokens are prefetched
+constexpr size_t kPiecesAhead = 8;        // whose tokens are prefetched, as in extract_rows.h
 // As in TokenFiller: the longest that a row takes which is in memory, here with several pieces.
 constexpr auto kWarmPiece = std::chrono::microseconds(10);
+
+template <class Token>
+void prefetch(const Token* tokens, int64_t count) {
+  constexpr int64_t kLine = 64;  // bytes
+  const char* end = reinterpret_cast<const char*>(tokens + count);
+  for (const char* line = reinterpret_cast<const char*>(tokens); line < end; line += kLine) {
+    __builtin_prefetch(line);
+  }
+}
 
 }  // namespace
 
@@ -88,6 +97,7 @@ void RowFiller::write_tokens(const Plan& plan, const FieldPointers& fields) cons
   const int64_t ignored = wanted_.ignore_index.value_or(kPaddingTarget);
   int64_t* inputs = reinterpret_cast<int64_t*>(fields[0]);
   int64_t* targets = reinterpret_cast<int64_t*>(fields[1]);
+  size_t ahead = 0;
   for (size_t row = 0; row < plan.rows(); ++row, inputs += block, targets += block) {
     if (plan.padding(row)) {
       std::fill_n(inputs, block, 0);
@@ -101,8 +111,8 @@ void RowFiller::write_tokens(const Plan& plan, const FieldPointers& fields) cons
       const int64_t begin = plan.pieces[p].begin;
       int64_t count = plan.pieces[p].count;
       while (++p < end && plan.pieces[p].begin == begin + count) count += plan.pieces[p].count;
-      for (size_t ahead = p; ahead < std::min(p + kPiecesAhead, plan.pieces.size()); ++ahead) {
-        __builtin_prefetch(arena + plan.pieces[ahead].begin);
+      for (; ahead < std::min(p + kPiecesAhead, plan.pieces.size()); ++ahead) {
+        prefetch(arena + plan.pieces[ahead].begin, plan.pieces[ahead].count);
       }
       const bool no_next = plan.pieces[p - 1].ends && wanted_.ignore_index;
       const int64_t pairs = count - no_next;
@@ -152,9 +162,15 @@ void RowFiller::write_documents(const Plan& plan, const FieldPointers& fields) c
     }
   }
   if (bounds != nullptr) {
-    std::fill(bounds, bounds_end, total);
+    if (wanted_.max_documents) std::fill(bounds, bounds_end, total);
     bounds_end[-1] = pieces;
   }
+}
+
+int64_t RowFiller::elements(size_t field, int64_t count, const FieldPointers& fields) const {
+  if (!wanted_.cu_seqlens || field + 1 < fields_.size()) return -1;
+  if (wanted_.max_documents) return count * most_pieces_ + 1;
+  return reinterpret_cast<const int32_t*>(fields[field])[count * (most_pieces_ + 2) - 1] + 1;
 }
 
 void RowFiller::fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const {

@@ -27,9 +27,9 @@ struct RowFields {
 /// Fields, with T = block_size: inputs and targets, int64 (count, T); then those that are asked
 /// for: document_ids, int32 (count, T): 0 for a row's first piece, 1 for its second, …;
 /// position_ids, int32 (count, T): from 0 in every piece; valid, bool (count); cu_seqlens, int32
-/// (count, M + 2) with M = max_documents or T: an array over the whole batch, not by rows. It is 0,
-/// the end of each piece, when the rows are laid one behind the other, and count * T in what is
-/// left, except that the very last number of the field is the number of pieces.
+/// (count, M + 2) with M = max_documents or T: an array over the whole batch, not by rows. It is 0 and
+/// the end of each piece, when the rows are laid one behind the other; with max_documents, count * T
+/// in what is left. The very last number of the field is the number of pieces.
 ///
 /// kPadding is a row without tokens: inputs 0, targets the ignore_index, or -100 where there is
 /// none, one piece, not valid.
@@ -44,6 +44,7 @@ class RowFiller : public BatchFiller {
   void verify() const override { rows_->store()->verify_all(); }
   bool quick() const override { return !cold_.load(std::memory_order_relaxed); }
   bool pads() const override { return true; }
+  int64_t elements(size_t field, int64_t count, const FieldPointers& fields) const override;
   /// Throws std::invalid_argument where a row has more than max_documents pieces, and where
   /// cu_seqlens does not count to count * T in 32 bits.
   void fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const override;

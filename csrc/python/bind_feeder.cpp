@@ -117,8 +117,10 @@ class PyFeeder {
     const std::vector<Field>& fields = feeder_->filler().fields();
     py::list tensors(fields.size());
     for (size_t f = 0; f < fields.size(); ++f) {
-      shape_.assign(1, batch.count);
-      shape_.insert(shape_.end(), fields[f].row_shape.begin(), fields[f].row_shape.end());
+      const int64_t elements = feeder_->filler().elements(f, batch.count, batch.fields);
+      shape_.assign(1, elements < 0 ? batch.count : elements);
+      if (elements < 0)
+        shape_.insert(shape_.end(), fields[f].row_shape.begin(), fields[f].row_shape.end());
       const dlpack::DataType dtype{fields[f].type.code, fields[f].type.bits};
       const py::object capsule =
           reuse_ ? dlpack::make_capsule(batch.fields[f], shape_, dtype, batch.lease.memory())

@@ -62,12 +62,12 @@ class Structure:
 
     def __call__(self, tensors: list[Tensor]) -> TokenBatch:
         batch = TokenBatch(zip(self._names, tensors, strict=True))
-        if "cu_seqlens" in batch:
-            batch["cu_seqlens"] = self._bounds(batch["cu_seqlens"])
+        if self._names[-1] == "cu_seqlens" and tensors[-1].ndim == 2:
+            batch["cu_seqlens"] = self._bounds(tensors[-1])
         return batch
 
     def _bounds(self, written: Tensor) -> Tensor:
-        """As RowFiller writes them: flat, with the number of documents last."""
+        """Of the memory that RowFiller writes: flat, with the number of documents last. The feeder has done it."""
         flat = written.view(-1)
         if self._max_documents is None:
             return flat[: int(flat[-1]) + 1]
