@@ -15,17 +15,29 @@ using Clock = std::chrono::steady_clock;
 
 constexpr FieldType kInt64{0, 64}, kInt32{0, 32}, kBool{6, 8};
 constexpr int64_t kPaddingTarget = -100;  // torch.nn.functional.cross_entropy's ignore_index
-constexpr size_t kPiecesAhead = 8;        // whose tokens are prefetched, as in extract_rows.h
+constexpr size_t kRowsAhead = 4;          // whose tokens are prefetched, as in extract_rows.h
 // As in TokenFiller: the longest that a row takes which is in memory, here with several pieces.
 constexpr auto kWarmPiece = std::chrono::microseconds(10);
 
-template <class Token>
-void prefetch(const Token* tokens, int64_t count) {
+void prefetch(const TokenStore& store, const Piece& piece) {
   constexpr int64_t kLine = 64;  // bytes
-  const char* end = reinterpret_cast<const char*>(tokens + count);
-  for (const char* line = reinterpret_cast<const char*>(tokens); line < end; line += kLine) {
+  const int64_t item = static_cast<int64_t>(size_of(store.type()));
+  const char* line = static_cast<const char*>(store.data()) + piece.begin * item;
+  for (const char* end = line + piece.count * item; line < end; line += kLine) {
     __builtin_prefetch(line);
   }
+}
+
+int64_t block_size_of(const std::vector<RowSource>& sources) {
+  using Bad = std::invalid_argument;
+  check<Bad>(!sources.empty(), "sources: expected at least one, got none");
+  for (const RowSource& source : sources) {
+    check<Bad>(source.rows != nullptr, "sources: expected rows, got none");
+    check<Bad>(source.rows->block_size() == sources.front().rows->block_size(),
+               "sources: expected one block_size, got ", sources.front().rows->block_size(),
+               " and ", source.rows->block_size());
+  }
+  return sources.front().rows->block_size();
 }
 
 }  // namespace
@@ -34,40 +46,53 @@ void prefetch(const Token* tokens, int64_t count) {
 struct RowFiller::Plan {
   std::vector<Piece> pieces;
   std::vector<size_t> first;
-  std::vector<size_t> segments;  // of the files read, each once
+  std::vector<size_t> sources;                     // of each row
+  std::vector<std::pair<size_t, size_t>> segments;  // read, of which source: each once
 
   size_t rows() const { return first.size() - 1; }
   bool padding(size_t row) const { return first[row] == first[row + 1]; }
 };
 
-RowFiller::RowFiller(std::shared_ptr<const TokenRows> rows, const RowFields& wanted)
-    : rows_(std::move(rows)),
+RowFiller::RowFiller(std::vector<RowSource> sources, const RowFields& wanted)
+    : sources_(std::move(sources)),
       wanted_(wanted),
-      most_pieces_(std::min(wanted.max_documents.value_or(INT64_MAX), rows_->block_size())) {
+      block_size_(block_size_of(sources_)),
+      most_pieces_(std::min(wanted.max_documents.value_or(INT64_MAX), block_size_)) {
   using Bad = std::invalid_argument;
   check<Bad>(wanted.max_documents.value_or(1) >= 1, "max_documents: expected at least 1, got ",
              wanted.max_documents.value_or(1));
-  check<Bad>(wanted.ignore_index || rows_->contiguous(),
-             "ignore_index: expected a number: in packed rows the token after a document's last "
-             "one is not the next in its file");
-  const int64_t block = rows_->block_size();
-  fields_ = {{kInt64, {block}}, {kInt64, {block}}};
-  if (wanted.document_ids) fields_.push_back({kInt32, {block}});
-  if (wanted.position_ids) fields_.push_back({kInt32, {block}});
+  for (const auto& [rows, ignore_index] : sources_) {
+    check<Bad>(ignore_index || rows->contiguous(),
+               "ignore_index: expected a number: in these rows the token after a document's last "
+               "one is not the next in its file");
+    first_.push_back(first_.back() + rows->count());
+  }
+  fields_ = {{kInt64, {block_size_}}, {kInt64, {block_size_}}};
+  if (wanted.document_ids) fields_.push_back({kInt32, {block_size_}});
+  if (wanted.position_ids) fields_.push_back({kInt32, {block_size_}});
   if (wanted.valid) fields_.push_back({kBool, {}});
   if (wanted.cu_seqlens) fields_.push_back({kInt32, {most_pieces_ + 2}});
+}
+
+void RowFiller::verify() const {
+  for (const RowSource& source : sources_) source.rows->store()->verify_all();
 }
 
 void RowFiller::read_plan(const int64_t* indices, int64_t count, Plan& plan) const {
   plan.pieces.clear();
   plan.first.assign(1, 0);
+  plan.sources.clear();
   plan.segments.clear();
   for (int64_t i = 0; i < count; ++i) {
+    size_t source = 0;
     if (indices[i] != kPadding) {
-      const size_t segment = rows_->pieces(indices[i], plan.pieces);
-      if (plan.segments.empty() || plan.segments.back() != segment)
-        plan.segments.push_back(segment);
+      const auto next = std::upper_bound(first_.begin(), first_.end(), indices[i]);
+      source = static_cast<size_t>(next - first_.begin()) - 1;
+      const auto& rows = *sources_[source].rows;
+      const std::pair read{source, rows.pieces(indices[i] - first_[source], plan.pieces)};
+      if (plan.segments.empty() || plan.segments.back() != read) plan.segments.push_back(read);
     }
+    plan.sources.push_back(source);
     plan.first.push_back(plan.pieces.size());
   }
   std::sort(plan.segments.begin(), plan.segments.end());
@@ -77,10 +102,9 @@ void RowFiller::read_plan(const int64_t* indices, int64_t count, Plan& plan) con
 
 void RowFiller::check_plan(const int64_t* indices, const Plan& plan) const {
   if (!wanted_.cu_seqlens) return;
-  const int64_t block = rows_->block_size();
-  check<std::invalid_argument>(static_cast<int64_t>(plan.rows()) <= INT32_MAX / block,
+  check<std::invalid_argument>(static_cast<int64_t>(plan.rows()) <= INT32_MAX / block_size_,
                                "cu_seqlens: expected batches of fewer than 2^31 tokens, got ",
-                               plan.rows(), " rows of ", block);
+                               plan.rows(), " rows of ", block_size_);
   for (size_t row = 0; row < plan.rows(); ++row) {
     const int64_t pieces = static_cast<int64_t>(plan.first[row + 1] - plan.first[row]);
     check<std::invalid_argument>(pieces <= most_pieces_, "max_documents: expected rows of at most ",
@@ -90,49 +114,58 @@ void RowFiller::check_plan(const int64_t* indices, const Plan& plan) const {
 }
 
 template <class Token>
-void RowFiller::write_tokens(const Plan& plan, const FieldPointers& fields) const {
+void RowFiller::write_row(const Plan& plan, size_t row, int64_t* inputs, int64_t* targets) const {
+  const auto& [rows, ignore_index] = sources_[plan.sources[row]];
   const auto kernel = kernels::extract_batch_kernel<Token, int64_t>();
-  const Token* arena = static_cast<const Token*>(rows_->store()->data());
-  const int64_t block = rows_->block_size();
-  const int64_t ignored = wanted_.ignore_index.value_or(kPaddingTarget);
+  const Token* arena = static_cast<const Token*>(rows->store()->data());
+  // Pieces that lie side by side in the file are one copy; where a document ends, its last target
+  // is written over. A copy stops short of a token that may be the arena's last.
+  for (size_t p = plan.first[row], end = plan.first[row + 1]; p < end;) {
+    const size_t first = p;
+    const int64_t begin = plan.pieces[p].begin;
+    int64_t count = plan.pieces[p].count;
+    while (++p < end && plan.pieces[p].begin == begin + count) count += plan.pieces[p].count;
+    const bool no_next = plan.pieces[p - 1].ends && ignore_index;
+    const int64_t pairs = count - no_next;
+    kernel({arena, &begin, pairs > 0, pairs, inputs, targets});
+    if (no_next) inputs[pairs] = static_cast<int64_t>(arena[begin + pairs]);
+    if (ignore_index) {
+      int64_t last = -1;
+      for (size_t i = first; i < p; ++i) {
+        last += plan.pieces[i].count;
+        if (plan.pieces[i].ends) targets[last] = *ignore_index;
+      }
+    }
+    inputs += count;
+    targets += count;
+  }
+}
+
+void RowFiller::write_tokens(const Plan& plan, const FieldPointers& fields) const {
   int64_t* inputs = reinterpret_cast<int64_t*>(fields[0]);
   int64_t* targets = reinterpret_cast<int64_t*>(fields[1]);
-  size_t ahead = 0;
-  for (size_t row = 0; row < plan.rows(); ++row, inputs += block, targets += block) {
+  size_t ahead = 0;  // row whose tokens are prefetched next
+  for (size_t row = 0; row < plan.rows(); ++row, inputs += block_size_, targets += block_size_) {
     if (plan.padding(row)) {
-      std::fill_n(inputs, block, 0);
-      std::fill_n(targets, block, ignored);
+      std::fill_n(inputs, block_size_, 0);
+      std::fill_n(targets, block_size_, sources_.front().ignore_index.value_or(kPaddingTarget));
       continue;
     }
-    // Pieces that lie side by side in the file are one copy; where a document ends, its last
-    // target is written over. A copy stops short of a token that may be the arena's last.
-    for (size_t p = plan.first[row], end = plan.first[row + 1], at = 0; p < end;) {
-      const size_t first = p;
-      const int64_t begin = plan.pieces[p].begin;
-      int64_t count = plan.pieces[p].count;
-      while (++p < end && plan.pieces[p].begin == begin + count) count += plan.pieces[p].count;
-      for (; ahead < std::min(p + kPiecesAhead, plan.pieces.size()); ++ahead) {
-        prefetch(arena + plan.pieces[ahead].begin, plan.pieces[ahead].count);
+    for (; ahead < std::min(row + 1 + kRowsAhead, plan.rows()); ++ahead) {
+      const TokenStore& store = *sources_[plan.sources[ahead]].rows->store();
+      for (size_t p = plan.first[ahead]; p < plan.first[ahead + 1]; ++p) {
+        prefetch(store, plan.pieces[p]);
       }
-      const bool no_next = plan.pieces[p - 1].ends && wanted_.ignore_index;
-      const int64_t pairs = count - no_next;
-      kernel({arena, &begin, pairs > 0, pairs, inputs + at, targets + at});
-      if (no_next) inputs[at + pairs] = static_cast<int64_t>(arena[begin + pairs]);
-      if (wanted_.ignore_index) {
-        int64_t last = static_cast<int64_t>(at) - 1;
-        for (size_t i = first; i < p; ++i) {
-          last += plan.pieces[i].count;
-          if (plan.pieces[i].ends) targets[last] = ignored;
-        }
-      }
-      at += static_cast<size_t>(count);
     }
+    const TokenType type = sources_[plan.sources[row]].rows->store()->type();
+    with_token_type(type, [&]<class Token>(std::type_identity<Token>) {
+      write_row<Token>(plan, row, inputs, targets);
+    });
   }
 }
 
 void RowFiller::write_documents(const Plan& plan, const FieldPointers& fields) const {
-  const int64_t block = rows_->block_size();
-  const std::vector<Piece> padding{{0, block, true}};
+  const Piece padding{0, block_size_, true};
   size_t f = 2;
   int32_t* ids = wanted_.document_ids ? reinterpret_cast<int32_t*>(fields[f++]) : nullptr;
   int32_t* positions = wanted_.position_ids ? reinterpret_cast<int32_t*>(fields[f++]) : nullptr;
@@ -145,7 +178,7 @@ void RowFiller::write_documents(const Plan& plan, const FieldPointers& fields) c
   if (bounds != nullptr) *bounds++ = 0;
   for (size_t row = 0; row < rows; ++row) {
     const bool empty = plan.padding(row);
-    const Piece* piece = empty ? padding.data() : plan.pieces.data() + plan.first[row];
+    const Piece* piece = empty ? &padding : plan.pieces.data() + plan.first[row];
     const Piece* end = empty ? piece + 1 : plan.pieces.data() + plan.first[row + 1];
     if (valid != nullptr) valid[row] = !empty;
     for (int32_t id = 0; piece < end; ++piece, ++id) {
@@ -177,18 +210,20 @@ void RowFiller::fill(const int64_t* indices, int64_t count, const FieldPointers&
   thread_local Plan plan;  // grows to the largest batch and is then reused
   read_plan(indices, count, plan);
   check_plan(indices, plan);
-  const TokenStore& store = *rows_->store();
   if (cold_.load(std::memory_order_relaxed)) {
-    for (const Piece& piece : plan.pieces) store.will_read(piece.begin, piece.count);
+    for (size_t row = 0; row < plan.rows(); ++row) {
+      const TokenStore& store = *sources_[plan.sources[row]].rows->store();
+      for (size_t p = plan.first[row]; p < plan.first[row + 1]; ++p) {
+        store.will_read(plan.pieces[p].begin, plan.pieces[p].count);
+      }
+    }
   }
   const Clock::time_point start = Clock::now();
-  with_token_type(store.type(), [&]<class Token>(std::type_identity<Token>) {
-    write_tokens<Token>(plan, fields);
-  });
+  write_tokens(plan, fields);
   const auto warm = static_cast<int64_t>(plan.pieces.size()) * kWarmPiece;
   cold_.store(Clock::now() - start > warm, std::memory_order_relaxed);
   if (fields_.size() > 2) write_documents(plan, fields);
-  for (const size_t segment : plan.segments) store.verify(segment);
+  for (const auto& [source, segment] : plan.segments) sources_[source].rows->store()->verify(segment);
 }
 
 }  // namespace aegis

@@ -85,6 +85,8 @@ PackedRows::PackedRows(std::shared_ptr<const Documents> documents, int64_t block
                        int64_t kept_bytes)
     : documents_(std::move(documents)), block_size_(block_size), kept_bytes_(kept_bytes) {
   check_documents(documents_.get(), block_size);
+  check<std::invalid_argument>(block_size <= int64_t{1} << 22, "block_size: expected at most 2^22 ",
+                               "in packed rows, got ", block_size);
   for (const Segment& segment : store()->segments()) {
     const int64_t rows = segment.tokens / block_size_;
     first_.push_back(first_.back() + rows);
@@ -103,8 +105,16 @@ size_t PackedRows::pieces(int64_t index, std::vector<Piece>& out) const {
   const int64_t row = index - first_[segment];
   const Group& own = group(segment, row / kGroupRows);
   const size_t r = static_cast<size_t>(row % kGroupRows);
-  out.insert(out.end(), own.pieces.begin() + own.first[r], own.pieces.begin() + own.first[r + 1]);
+  const int64_t begin = begin_of(segment, row / kGroupRows);
+  for (uint32_t p = own.first[r]; p < own.first[r + 1]; ++p) {
+    const auto [at, count] = own.pieces[p];
+    out.push_back({begin + at, count >> 1, (count & 1) != 0});
+  }
   return segment;
+}
+
+int64_t PackedRows::begin_of(size_t segment, int64_t group) const {
+  return store()->segments()[segment].begin + group * kGroupRows * block_size_;
 }
 
 const PackedRows::Group& PackedRows::group(size_t segment, int64_t number) const {
@@ -113,7 +123,7 @@ const PackedRows::Group& PackedRows::group(size_t segment, int64_t number) const
   if (const Group* known = place.load(std::memory_order_acquire)) return *known;
   std::unique_ptr<const Group> packed = pack(segment, number);
   const int64_t bytes =
-      static_cast<int64_t>(sizeof(Group) + packed->pieces.size() * sizeof(Piece));
+      static_cast<int64_t>(sizeof(Group) + packed->pieces.size() * sizeof(Stored));
   if (bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= kept_bytes_) {
     const Group* first = nullptr;
     if (place.compare_exchange_strong(first, packed.get(), std::memory_order_acq_rel)) {
@@ -131,7 +141,7 @@ const PackedRows::Group& PackedRows::group(size_t segment, int64_t number) const
 std::unique_ptr<const PackedRows::Group> PackedRows::pack(size_t segment, int64_t number) const {
   const int64_t rows = first_[segment + 1] - first_[segment];
   const int64_t own_rows = std::min(kGroupRows, rows - number * kGroupRows);
-  const int64_t begin = store()->segments()[segment].begin + number * kGroupRows * block_size_;
+  const int64_t begin = begin_of(segment, number);
   std::vector<Piece> whole, pieces, left_over;
   cut(*documents_, segment, begin, own_rows * block_size_, whole);
   for (auto [at, count, ends] : whole) {
@@ -171,10 +181,14 @@ std::unique_ptr<const PackedRows::Group> PackedRows::pack(size_t segment, int64_
     }
   }
   auto group = std::make_unique<Group>();
+  group->pieces.reserve(pieces.size() + left_over.size());
   for (size_t r = 0; r < contents.size(); ++r) {
     std::sort(contents[r].begin(), contents[r].end(),
               [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
-    group->pieces.insert(group->pieces.end(), contents[r].begin(), contents[r].end());
+    for (const auto& [at, count, ends] : contents[r]) {
+      group->pieces.push_back({static_cast<uint32_t>(at - begin),
+                               static_cast<uint32_t>(count) << 1 | static_cast<uint32_t>(ends)});
+    }
     group->first[r + 1] = static_cast<uint32_t>(group->pieces.size());
   }
   return group;

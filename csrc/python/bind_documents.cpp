@@ -1,4 +1,4 @@
-// Documents, the rows made of them, and what fills batches of such rows.
+// Documents, the rows made of them, what fills batches of such rows, and mixtures of their sources.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "core/documents.h"
+#include "core/mixture.h"
 #include "core/row_filler.h"
 #include "core/token_rows.h"
 #include "python/bind.h"
@@ -61,13 +62,15 @@ std::vector<std::tuple<int64_t, int64_t, bool>> pieces_of(const TokenRows& rows,
   return out;
 }
 
-std::shared_ptr<RowFiller> make_filler(std::shared_ptr<TokenRows> rows,
+using SourceTuple = std::tuple<std::shared_ptr<TokenRows>, std::optional<int64_t>>;
+
+std::shared_ptr<RowFiller> make_filler(const std::vector<SourceTuple>& tuples,
                                        const std::vector<std::string>& fields,
-                                       std::optional<int64_t> max_documents,
-                                       std::optional<int64_t> ignore_index) {
+                                       std::optional<int64_t> max_documents) {
+  std::vector<RowSource> sources;
+  for (const auto& [rows, ignore_index] : tuples) sources.push_back({rows, ignore_index});
   RowFields wanted;
   wanted.max_documents = max_documents;
-  wanted.ignore_index = ignore_index;
   for (const std::string& name : fields) {
     bool* const flag = name == "document_ids"   ? &wanted.document_ids
                        : name == "position_ids" ? &wanted.position_ids
@@ -80,7 +83,13 @@ std::shared_ptr<RowFiller> make_filler(std::shared_ptr<TokenRows> rows,
                                  name);
     *flag = true;
   }
-  return std::make_shared<RowFiller>(std::move(rows), wanted);
+  return std::make_shared<RowFiller>(std::move(sources), wanted);
+}
+
+void check_source(const MixtureRound& round, size_t source, int64_t number) {
+  check<std::out_of_range>(source < round.weights().size(), "source: expected fewer than ",
+                           round.weights().size(), ", got ", source);
+  check<std::invalid_argument>(number >= 0, "expected at least 0, got ", number);
 }
 
 }  // namespace
@@ -114,11 +123,44 @@ void bind_documents(py::module_& m) {
              return std::make_shared<PackedRows>(std::move(documents), block_size, kept_bytes);
            }),
            py::arg("documents"), py::arg("block_size"),
-           py::arg("kept_bytes") = int64_t{256} << 20, Release());
+           py::arg("kept_bytes") = int64_t{1} << 30, Release());
 
   py::class_<RowFiller, BatchFiller, std::shared_ptr<RowFiller>>(m, "RowFiller")
-      .def(py::init(&make_filler), py::arg("rows").none(false), py::arg("fields"), py::kw_only(),
-           py::arg("max_documents") = py::none(), py::arg("ignore_index") = py::none());
+      .def(py::init(&make_filler), py::arg("sources"), py::arg("fields"), py::kw_only(),
+           py::arg("max_documents") = py::none());
+
+  py::class_<MixtureRound, std::shared_ptr<MixtureRound>>(m, "MixtureRound")
+      .def(py::init<std::vector<int64_t>>(), py::arg("weights"), Release())
+      .def("__len__", &MixtureRound::length)
+      .def_property_readonly("weights", &MixtureRound::weights)
+      .def("at",
+           [](const MixtureRound& self, int64_t position) {
+             check<std::invalid_argument>(position >= 0, "position: expected at least 0, got ",
+                                          position);
+             const auto [source, before] = self.at(position);
+             return std::pair(source, before);
+           })
+      .def("count",
+           [](const MixtureRound& self, size_t source, int64_t position) {
+             check_source(self, source, position);
+             return self.count(source, position);
+           })
+      .def("position_of", [](const MixtureRound& self, size_t source, int64_t before) {
+        check_source(self, source, before);
+        return self.position_of(source, before);
+      });
+  py::class_<MixtureOrder, SampleOrder, std::shared_ptr<MixtureOrder>>(m, "MixtureOrder")
+      .def(py::init([](std::shared_ptr<MixtureRound> round,
+                       const std::vector<std::tuple<int64_t, int64_t, int64_t>>& tuples,
+                       int64_t phase, uint64_t seed, bool shuffle) {
+             std::vector<MixtureOrder::Source> sources;
+             for (const auto& [samples, pass, begin] : tuples)
+               sources.push_back({samples, pass, begin});
+             return std::make_shared<MixtureOrder>(std::move(round), std::move(sources), phase,
+                                                   seed, shuffle);
+           }),
+           py::arg("round"), py::arg("sources"), py::kw_only(), py::arg("phase"), py::arg("seed"),
+           py::arg("shuffle"));
 }
 
 }  // namespace aegis

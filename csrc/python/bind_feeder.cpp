@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/check.h"
 #include "core/feeder.h"
 #include "core/token_filler.h"
 #include "python/bind.h"
@@ -234,8 +235,16 @@ py::dict feeder_stats(PyFeeder& self) {
 
 Schedule make_schedule(int64_t samples, int64_t batch_size, bool drop_last, int64_t rank,
                        int64_t world_size, int64_t start, std::optional<uint64_t> seed,
-                       uint64_t epoch) {
-  const ScheduleOptions options{samples, batch_size, drop_last, rank, world_size, start};
+                       uint64_t epoch, const std::string& fill,
+                       std::shared_ptr<SampleOrder> order) {
+  check<std::invalid_argument>(fill == "none" || fill == "pad" || fill == "wrap",
+                               "fill: expected none, pad or wrap, got ", fill);
+  const ScheduleOptions options{samples,    batch_size, drop_last,
+                                rank,       world_size, start,
+                                fill == "pad"    ? Fill::pad
+                                : fill == "wrap" ? Fill::wrap
+                                                 : Fill::none};
+  if (order) return Schedule(options, std::move(order));
   return seed ? Schedule(options, *seed, epoch) : Schedule(options);
 }
 
@@ -284,10 +293,14 @@ void bind_feeder(py::module_& m) {
            }),
            py::arg("windows"));
 
+  py::class_<SampleOrder, std::shared_ptr<SampleOrder>>(m, "SampleOrder")
+      .def("sample", &SampleOrder::sample, py::arg("position"));
+
   py::class_<Schedule>(m, "Schedule")
       .def(py::init(&make_schedule), py::arg("samples"), py::arg("batch_size"), py::kw_only(),
            py::arg("drop_last") = false, py::arg("rank") = 0, py::arg("world_size") = 1,
-           py::arg("start") = 0, py::arg("seed") = py::none(), py::arg("epoch") = 0)
+           py::arg("start") = 0, py::arg("seed") = py::none(), py::arg("epoch") = 0,
+           py::arg("fill") = "none", py::arg("order") = nullptr)
       .def_property_readonly("steps", &Schedule::steps)
       .def_property_readonly("dropped", &Schedule::dropped)
       .def("position_after", &Schedule::position_after, py::arg("step"))

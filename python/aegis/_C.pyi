@@ -110,11 +110,10 @@ class TokenFiller(BatchFiller):
 class RowFiller(BatchFiller):
     def __init__(
         self,
-        rows: TokenRows,
+        sources: Sequence[tuple[TokenRows, int | None]],
         fields: Sequence[str],
         *,
         max_documents: int | None = None,
-        ignore_index: int | None = None,
     ) -> None: ...
 
 PADDING: int  # in place of a sample's number: a row of padding
@@ -136,6 +135,33 @@ class RecordFiller(BatchFiller):
         ],
     ) -> None: ...
 
+class SampleOrder:
+    def sample(self, position: int) -> int: ...
+
+class MixtureRound:
+    """``at(position)`` is (source, samples of it before), for ever; ``weights`` add up to ``len``."""
+
+    def __init__(self, weights: Sequence[int]) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def weights(self) -> list[int]: ...
+    def at(self, position: int) -> tuple[int, int]: ...
+    def count(self, source: int, position: int) -> int: ...
+    def position_of(self, source: int, before: int) -> int: ...
+
+class MixtureOrder(SampleOrder):
+    """Sources are (samples, number of the pass over them, samples of that pass that came before)."""
+
+    def __init__(
+        self,
+        round: MixtureRound,
+        sources: Sequence[tuple[int, int, int]],
+        *,
+        phase: int,
+        seed: int,
+        shuffle: bool,
+    ) -> None: ...
+
 class Schedule:
     def __init__(
         self,
@@ -148,6 +174,8 @@ class Schedule:
         start: int = 0,
         seed: int | None = None,
         epoch: int = 0,
+        fill: str = "none",
+        order: SampleOrder | None = None,
     ) -> None: ...
     @property
     def steps(self) -> int: ...

@@ -11,6 +11,7 @@ from aegis import ops
 from aegis._C import ArenaExhausted, build_info, cpu_isa
 from aegis.arena import Arena
 from aegis.data.loader import FlatArenaDataLoader
+from aegis.data.mixture import TokenMixture
 from aegis.data.patch import patch_torch
 from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_batch import TokenBatch
@@ -30,6 +31,7 @@ __all__ = [
     "SlottedStaticCache",
     "TokenBatch",
     "TokenDataset",
+    "TokenMixture",
     "bench_generate",
     "build_info",
     "cpu_isa",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aegis import _C
+from aegis.data.formats import TokenFile, document_offsets
 from aegis.data.token_batch import FIELDS
 
 __all__ = ["LAYOUTS", "DocumentOptions", "find_offsets", "make_rows"]
@@ -41,7 +42,7 @@ class DocumentOptions:
 
 def find_offsets(
     store: _C.TokenStore,
-    recorded: Sequence[NDArray[np.int64] | None],
+    files: Sequence[TokenFile],
     given: Any,
     *,
     bos_id: int | None,
@@ -49,29 +50,33 @@ def find_offsets(
 ) -> list[NDArray[np.int64]] | None:
     """For each file where its documents begin, and its end; None where nobody asks for documents.
 
-    ``recorded`` has what the files say. ``given`` is the user's: True for that, or an array, or one for each file.
+    ``given`` is True for where the files say it themselves, or an array, or one for each file.
     """
     asked = given is not None and given is not False
     if asked + (bos_id is not None) + (eos_id is not None) > 1:
         raise ValueError("documents, bos_id, eos_id: expected at most one of them")
-    count = len(recorded)
+    count = len(files)
     if bos_id is not None or eos_id is not None:
         token, begins = (bos_id, True) if bos_id is not None else (eos_id, False)
         return [_C.find_documents(store, at, token, begins) for at in range(count)]
     if not asked:
         return None
     if given is True:
-        missing = [at for at, offsets in enumerate(recorded) if offsets is None]
-        if missing:
-            raise ValueError(
-                f"documents: file {missing[0]} does not record where its documents begin: expected bos_id=, eos_id= or "
-                "offsets of documents"
-            )
-        return [np.asarray(offsets, np.int64) for offsets in recorded]
+        return [_recorded(file) for file in files]
     arrays = [given] if isinstance(given, np.ndarray) else list(given)
     if len(arrays) != count:
         raise ValueError(f"documents: expected one array of offsets for each of {count} files, got {len(arrays)}")
     return [_checked(np.asarray(array), at) for at, array in enumerate(arrays)]
+
+
+def _recorded(file: TokenFile) -> NDArray[np.int64]:
+    offsets = document_offsets(file)
+    if offsets is None:
+        raise ValueError(
+            f"{file.path}: a file of format {file.format!r} does not say where its documents begin: expected bos_id=, "
+            "eos_id= or documents="
+        )
+    return offsets
 
 
 def _checked(array: NDArray[Any], at: int) -> NDArray[np.int64]:

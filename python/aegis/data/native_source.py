@@ -13,6 +13,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 
 from aegis import _C
 from aegis.data.dtypes import CODES
+from aegis.data.mixture import TokenMixture
 from aegis.data.record_dataset import RecordDataset
 from aegis.data.record_fields import RecordField, record_filler
 from aegis.data.token_dataset import TokenDataset
@@ -64,6 +65,8 @@ def native_source(dataset: object, *, pads: bool = False) -> NativeSource | None
     """
     if not _collation_is_torchs():
         return None
+    if type(dataset) is TokenMixture and all(_untouched(source, TokenDataset) for source in dataset.sources):
+        return NativeSource(dataset.filler(), dataset.structure)
     if isinstance(dataset, TokenDataset) and _untouched(dataset, TokenDataset):
         return NativeSource(dataset.filler(pads=pads), dataset.structure)
     if isinstance(dataset, RecordDataset) and _untouched(dataset, RecordDataset):

@@ -21,20 +21,23 @@ from aegis.data.formats import TokenFile, describe
 from aegis.data.paths import Paths, expand_paths
 from aegis.data.token_batch import FIELDS, Structure, TokenBatch
 
-__all__ = ["TokenDataset", "open_store"]
+__all__ = ["TokenDataset", "fill_rows", "open_store"]
 
 _EDGE = 4096  # bytes of each end of a file that go into the fingerprint
 _CHUNK = 1 << 22  # tokens looked at in one go
 
 
-def recorded_offsets(file: TokenFile) -> NDArray[np.int64] | None:
-    """Where documents begin by the file's own word, in tokens, and the file's count; None where it says nothing."""
-    return None
-
-
 def open_store(files: Sequence[TokenFile]) -> _C.TokenStore:
     """Map the files one after another."""
     return _C.TokenStore([(f.path, f.dtype, f.byte_offset, f.tokens, f.swapped) for f in files])
+
+
+def fill_rows(filler: _C.BatchFiller, rows: NDArray[np.int64]) -> list[Tensor]:
+    """The tensors of a batch of these rows, written here and now."""
+    shapes = [(DTYPES[code, bits], (len(rows), *shape)) for code, bits, shape in filler.fields]
+    tensors = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in shapes]
+    filler.fill_into(rows, [tensor.data_ptr() for tensor in tensors])
+    return tensors
 
 
 class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
@@ -61,7 +64,7 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
         bos_id, eos_id: instead, the token that begins, or ends, every document. Reads all of the data once.
         layout: how documents become rows of ``block_size`` tokens. "stream": windows ``stride`` apart, whatever they
             cut. "aligned": each row begins with a document, and the rest of the one that it cuts off is left out.
-            "packed": whole documents side by side by best-fit decreasing, in groups of 128 rows and without padding;
+            "packed": whole documents side by side by best-fit decreasing, in groups of 256 rows and without padding;
             only documents longer than a row and the few that fit nowhere are cut, and each token is in one row.
         fields: names of what a batch has beside inputs and targets: "document_ids", "position_ids", "cu_seqlens" and
             "valid". Samples and batches are then a :class:`~aegis.TokenBatch`, which says what they are, and not a
@@ -105,8 +108,7 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
         store = open_store(files)
         if documents is None and bos_id is None and eos_id is None:
             documents = layout != "stream" or any(name != "valid" for name in fields)
-        recorded = [recorded_offsets(file) for file in files]
-        offsets = find_offsets(store, recorded, documents, bos_id=bos_id, eos_id=eos_id)
+        offsets = find_offsets(store, files, documents, bos_id=bos_id, eos_id=eos_id)
         self._open(files, store, block_size, stride, options, offsets)
         if vocab_size is not None:
             self._check_ids(operator.index(vocab_size))
@@ -127,7 +129,7 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
         self._windows = _C.TokenWindows(store, block_size, stride) if options.layout == "stream" else None
         self._rows: _C.TokenRows = make_rows(self._windows, self._documents, block_size, options.layout)
         self._plain = self._documents is None and not options.fields
-        self._structure = Structure(sorted(options.fields, key=FIELDS.index), options.max_documents)
+        self._structure = Structure(self.fields, options.max_documents)
         self._row_filler: _C.RowFiller | None = None
         if not self._plain:
             self._row_filler = self.row_filler()
@@ -198,10 +200,22 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
 
     def row_filler(self) -> _C.RowFiller:
         """The filler of rows that have documents or fields."""
-        options = self._options
-        ignore_index = None if self._documents is None else options.ignore_index
-        names = sorted(options.fields, key=FIELDS.index)
-        return _C.RowFiller(self._rows, names, max_documents=options.max_documents, ignore_index=ignore_index)
+        return _C.RowFiller([self.source], self.fields, max_documents=self._options.max_documents)
+
+    @property
+    def source(self) -> tuple[_C.TokenRows, int | None]:
+        """The rows, and what the target of a document's last token is, as the C++ feeder takes them."""
+        return self._rows, None if self._documents is None else self._options.ignore_index
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What a batch has beside inputs and targets, in the order in which it is written."""
+        return tuple(sorted(self._options.fields, key=FIELDS.index))
+
+    @property
+    def max_documents(self) -> int | None:
+        """The most documents a row may have, where that fixes the length of cu_seqlens."""
+        return self._options.max_documents
 
     @property
     def structure(self) -> Structure | None:
@@ -327,11 +341,7 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
         return np.where((array < 0) & ~padding, array + count, array)
 
     def _fill(self, rows: NDArray[np.int64]) -> list[Tensor]:
-        filler = self.filler(pads=True)
-        shapes = [(DTYPES[code, bits], (len(rows), *shape)) for code, bits, shape in filler.fields]
-        tensors = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in shapes]
-        filler.fill_into(rows, [tensor.data_ptr() for tensor in tensors])
-        return tensors
+        return fill_rows(self.filler(pads=True), rows)
 
     def _extract(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         assert self._windows is not None
