@@ -12,7 +12,7 @@
 namespace aegis {
 namespace {
 
-/// A source's next sample: from when it may come and by when it must, as Tijdeman bounds them.
+/// A source that may have the next sample, and when it must have had it, as Tijdeman bounds them.
 struct Due {
   int64_t when;
   size_t source;
@@ -41,20 +41,27 @@ MixtureRound::MixtureRound(std::vector<int64_t> weights) : weights_(std::move(we
     const int64_t unit = parts * weights_[source];
     return (part * length + unit - 1) / unit;
   };
+  // A source waits for one sample at a time: those that wait for position count n are a list.
+  constexpr uint32_t kNone = UINT32_MAX;
+  std::vector<uint32_t> waiting(static_cast<size_t>(length) + 1, kNone), next(weights_.size());
   std::vector<int64_t> had(weights_.size());
-  Soonest waiting, ready;
-  for (size_t i = 0; i < weights_.size(); ++i) waiting.push({due(i, 1), i});
-  for (int64_t n = 1; n <= length; ++n) {
-    for (; !waiting.empty() && waiting.top().when <= n; waiting.pop()) {
-      const size_t source = waiting.top().source;
-      ready.push({due(source, parts * (had[source] + 1) - 1), source});
+  const auto wait = [&](size_t source) {
+    const size_t when = static_cast<size_t>(due(source, parts * had[source] + 1));
+    next[source] = std::exchange(waiting[when], static_cast<uint32_t>(source));
+  };
+  Soonest ready;
+  source_.reserve(static_cast<size_t>(length));
+  before_.reserve(static_cast<size_t>(length));
+  for (size_t i = 0; i < weights_.size(); ++i) wait(i);
+  for (size_t n = 1; n <= static_cast<size_t>(length); ++n) {
+    for (uint32_t i = waiting[n]; i != kNone; i = next[i]) {
+      ready.push({due(i, parts * (had[i] + 1) - 1), i});
     }
     const size_t source = ready.top().source;
     ready.pop();
     source_.push_back(static_cast<uint16_t>(source));
     before_.push_back(static_cast<uint32_t>(had[source]));
-    ++had[source];
-    if (had[source] < weights_[source]) waiting.push({due(source, parts * had[source] + 1), source});
+    if (++had[source] < weights_[source]) wait(source);
   }
   first_.resize(weights_.size());
   std::exclusive_scan(weights_.begin(), weights_.end(), first_.begin(), size_t{0});

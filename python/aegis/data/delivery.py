@@ -38,7 +38,8 @@ class Delivery:
     def choose_path(self, loader: DataLoader[Any]) -> None:
         """Sets ``source`` and ``why`` for the data set and the collation that ``loader`` has now."""
         kind = type(loader.dataset).__name__
-        self.source = native_source(loader.dataset) if loader.collate_fn is default_collate else None
+        pads = getattr(loader, "tail", None) == "pad"
+        self.source = native_source(loader.dataset, pads=pads) if loader.collate_fn is default_collate else None
         if self.source is not None:
             writer = f"{loader.num_workers} filler thread(s)" if loader.num_workers else "the calling thread"
             self.why = f"native: batches of a {kind} are written by {writer}"

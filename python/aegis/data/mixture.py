@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Sequence
@@ -132,6 +133,11 @@ class TokenMixture(Dataset[Any]):
         return self._round.weights
 
     @property
+    def lengths(self) -> list[int]:
+        """Samples that each source has."""
+        return list(self._lengths)
+
+    @property
     def samples(self) -> int:
         """In the first epoch."""
         return self.samples_in(0)
@@ -185,11 +191,14 @@ class TokenMixture(Dataset[Any]):
         parts = [f"{weight / whole:.4g} of {source}" for weight, source in zip(self.weights, self._sources, strict=True)]
         return f"TokenMixture({', '.join(parts)})"
 
-    def fingerprint(self) -> str:
-        """16 hex digits of the sources' fingerprints and when an epoch ends; weights may change and are not in it."""
-        digest = hashlib.sha256(f"{self._stops} {self._given_samples}".encode())
-        for source in self._sources:
-            digest.update(source.fingerprint().encode())
+    def fingerprint(self, files: Sequence[int] | None = None) -> str:
+        """16 hex digits of the sources' fingerprints and which of them stop; weights may change and are not in it.
+
+        ``files``: of each source so many files alone.
+        """
+        digest = hashlib.sha256(str(self._stops).encode())
+        for at, source in enumerate(self._sources):
+            digest.update(source.fingerprint(None if files is None else files[at]).encode())
         return digest.hexdigest()[:16]
 
     # --- orders: where every source is at a position of an epoch -----------------------------------------------
@@ -202,7 +211,7 @@ class TokenMixture(Dataset[Any]):
 
     def samples_in(self, epoch: int, base: MixtureBase | None = None) -> int:
         """How many samples an epoch has."""
-        base = self._base(base)
+        base = self.base_or_begin(base)
         if not self._stops:
             return self._given_samples or self.total
         fresh = epoch > base.epoch
@@ -218,12 +227,27 @@ class TokenMixture(Dataset[Any]):
         had = [now - before for now, before in zip(self._counts(phase + position), counted, strict=True)]
         return self._advanced(starts, had)
 
-    def _base(self, base: MixtureBase | None) -> MixtureBase:
+    def base_or_begin(self, base: MixtureBase | None) -> MixtureBase:
+        """``base``, or where a run begins."""
         return MixtureBase(0, 0, ((0, 0),) * len(self._sources)) if base is None else base
+
+    def as_it_was(self, weights: Sequence[int], lengths: Sequence[int]) -> TokenMixture:
+        """This mixture with other weights, and with sources of other lengths: only for its orders."""
+        other = copy.copy(self)
+        other._round = _C.MixtureRound(weights)
+        other._lengths = list(lengths)
+        return other
+
+    def renewed(self, starts: Sequence[tuple[int, int]], lengths: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """``starts`` of sources that had ``lengths``: with a new pass where they have grown."""
+        return tuple(
+            start if now == before or start[1] == 0 else (start[0] + 1, 0)
+            for start, now, before in zip(starts, self._lengths, lengths, strict=True)
+        )
 
     def _begin(self, epoch: int, base: MixtureBase | None) -> tuple[tuple[tuple[int, int], ...], int]:
         """Where every source is when an epoch begins, and its first position's place in the rounds."""
-        base = self._base(base)
+        base = self.base_or_begin(base)
         if epoch < base.epoch:
             raise ValueError(f"epoch: expected at least {base.epoch}, where the weights were changed, got {epoch}")
         if epoch == base.epoch:
