@@ -46,7 +46,9 @@ class Model(nn.Module):
         self.heads = heads
         self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(BLOCK, width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         self.head = nn.Linear(width, VOCABULARY)
 
     def forward(self, batch: aegis.TokenBatch) -> Tensor:

@@ -27,6 +27,7 @@ ORDER = [
     "bench_any_dataset",
     "bench_decode",
     "bench_feed",
+    "bench_documents",
     "bench_records",
     "bench_extract_batch",
     "bench_gather_records",

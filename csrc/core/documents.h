@@ -26,9 +26,7 @@ class Documents {
   const std::shared_ptr<const TokenStore>& store() const { return store_; }
 
   /// Documents in all files.
-  int64_t count() const {
-    return static_cast<int64_t>(bounds_.size() - store_->segments().size());
-  }
+  int64_t count() const { return static_cast<int64_t>(bounds_.size() - store_->segments().size()); }
 
   /// The bounds of a file's documents: where each begins, and where the last one ends.
   const int64_t* begin(size_t segment) const { return bounds_.data() + first_[segment]; }
@@ -40,10 +38,10 @@ class Documents {
 
  private:
   std::shared_ptr<const TokenStore> store_;
-  std::vector<int64_t> bounds_;    // of all files, ascending but for what two files share
-  std::vector<size_t> first_;      // of each segment in bounds_, and the end
-  int shift_ = 0;                  // a bucket is 2^shift_ positions
-  std::vector<int64_t> buckets_;   // the first entry of bounds_ at or beyond each bucket's begin
+  std::vector<int64_t> bounds_;   // of all files, ascending but for what two files share
+  std::vector<size_t> first_;     // of each segment in bounds_, and the end
+  int shift_ = 0;                 // a bucket is 2^shift_ positions
+  std::vector<int64_t> buckets_;  // the first entry of bounds_ at or beyond each bucket's begin
 };
 
 /// Offsets of the documents in a file of which each begins with the token `id` (`begins`), or ends

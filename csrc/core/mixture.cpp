@@ -37,7 +37,8 @@ MixtureRound::MixtureRound(std::vector<int64_t> weights) : weights_(std::move(we
   }
   // In units of 1 / parts of a sample, numbers stay below 2^20 * 2^20 * 2^17.
   const int64_t parts = std::max<int64_t>(1, 2 * sources - 2);
-  const auto due = [&](size_t source, int64_t part) {  // the first position count at which w n >= part
+  const auto due = [&](size_t source,
+                       int64_t part) {  // the first position count at which w n >= part
     const int64_t unit = parts * weights_[source];
     return (part * length + unit - 1) / unit;
   };
@@ -109,7 +110,8 @@ MixtureOrder::MixtureOrder(std::shared_ptr<const MixtureRound> round, std::vecto
              round_->weights().size(), " weights, got ", sources_.size());
   for (size_t i = 0; i < sources_.size(); ++i) {
     const auto& [samples, pass, begin] = sources_[i];
-    check<Bad>(samples >= 1, "sources: expected at least 1 sample in source ", i, ", got ", samples);
+    check<Bad>(samples >= 1, "sources: expected at least 1 sample in source ", i, ", got ",
+               samples);
     check<Bad>(pass >= 0 && 0 <= begin && begin <= samples, "sources: expected begin 0 to ",
                samples, " of a pass in source ", i, ", got ", begin, " of pass ", pass);
     counted_.push_back(round_->count(i, std::max<int64_t>(0, phase)));

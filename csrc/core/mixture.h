@@ -10,8 +10,9 @@
 
 namespace aegis {
 
-/// A round of W = sum of the weights positions, repeated for ever, in which source i has weights[i]:
-/// after any n positions, source i has had n * weights[i] / W samples but for less than one.
+/// A round of W = sum of the weights positions, repeated for ever, in which source i has
+/// weights[i]: after any n positions, source i has had n * weights[i] / W samples but for less than
+/// one.
 ///
 /// That is Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980): of
 /// the sources that are far enough behind their share, the one that would fall a whole sample

@@ -15,9 +15,15 @@ using Clock = std::chrono::steady_clock;
 
 constexpr FieldType kInt64{0, 64}, kInt32{0, 32}, kBool{6, 8};
 constexpr int64_t kPaddingTarget = -100;  // torch.nn.functional.cross_entropy's ignore_index
+constexpr int64_t kVector = 8;   // elements: 64 bytes
 constexpr size_t kRowsAhead = 4;          // whose tokens are prefetched, as in extract_rows.h
 // As in TokenFiller: the longest that a row takes which is in memory, here with several pieces.
 constexpr auto kWarmPiece = std::chrono::microseconds(10);
+
+/// int64 elements up to the next boundary of 64 bytes.
+int64_t to_boundary(const int64_t* at) {
+  return static_cast<int64_t>(-reinterpret_cast<uintptr_t>(at) % 64 / sizeof(int64_t));
+}
 
 void prefetch(const TokenStore& store, const Piece& piece) {
   constexpr int64_t kLine = 64;  // bytes
@@ -46,7 +52,7 @@ int64_t block_size_of(const std::vector<RowSource>& sources) {
 struct RowFiller::Plan {
   std::vector<Piece> pieces;
   std::vector<size_t> first;
-  std::vector<size_t> sources;                     // of each row
+  std::vector<size_t> sources;                      // of each row
   std::vector<std::pair<size_t, size_t>> segments;  // read, of which source: each once
 
   size_t rows() const { return first.size() - 1; }
@@ -96,8 +102,7 @@ void RowFiller::read_plan(const int64_t* indices, int64_t count, Plan& plan) con
     plan.first.push_back(plan.pieces.size());
   }
   std::sort(plan.segments.begin(), plan.segments.end());
-  plan.segments.erase(std::unique(plan.segments.begin(), plan.segments.end()),
-                      plan.segments.end());
+  plan.segments.erase(std::unique(plan.segments.begin(), plan.segments.end()), plan.segments.end());
 }
 
 void RowFiller::check_plan(const int64_t* indices, const Plan& plan) const {
@@ -120,6 +125,7 @@ void RowFiller::write_row(const Plan& plan, size_t row, int64_t* inputs, int64_t
   const Token* arena = static_cast<const Token*>(rows->store()->data());
   // Pieces that lie side by side in the file are one copy; where a document ends, its last target
   // is written over. A copy stops short of a token that may be the arena's last.
+  int64_t left = block_size_;
   for (size_t p = plan.first[row], end = plan.first[row + 1]; p < end;) {
     const size_t first = p;
     const int64_t begin = plan.pieces[p].begin;
@@ -127,7 +133,16 @@ void RowFiller::write_row(const Plan& plan, size_t row, int64_t* inputs, int64_t
     while (++p < end && plan.pieces[p].begin == begin + count) count += plan.pieces[p].count;
     const bool no_next = plan.pieces[p - 1].ends && ignore_index;
     const int64_t pairs = count - no_next;
-    kernel({arena, &begin, pairs > 0, pairs, inputs, targets});
+    // A vector for what comes before a boundary of 64 bytes, then from there on: stores that cross
+    // one cost twice.
+    const int64_t head = pairs >= 2 * kVector ? to_boundary(inputs) : 0;
+    if (head > 0) kernel({arena, &begin, 1, kVector, inputs, targets});
+    // Whole vectors, where the row and the arena have room: the run after this one writes over what
+    // is too much.
+    const int64_t rest = begin + head;
+    int64_t copied = (pairs - head + kVector - 1) / kVector * kVector;
+    if (head + copied > left || rest + copied >= rows->store()->extent()) copied = pairs - head;
+    kernel({arena, &rest, copied > 0, copied, inputs + head, targets + head});
     if (no_next) inputs[pairs] = static_cast<int64_t>(arena[begin + pairs]);
     if (ignore_index) {
       int64_t last = -1;
@@ -138,6 +153,7 @@ void RowFiller::write_row(const Plan& plan, size_t row, int64_t* inputs, int64_t
     }
     inputs += count;
     targets += count;
+    left -= count;
   }
 }
 
@@ -223,7 +239,8 @@ void RowFiller::fill(const int64_t* indices, int64_t count, const FieldPointers&
   const auto warm = static_cast<int64_t>(plan.pieces.size()) * kWarmPiece;
   cold_.store(Clock::now() - start > warm, std::memory_order_relaxed);
   if (fields_.size() > 2) write_documents(plan, fields);
-  for (const auto& [source, segment] : plan.segments) sources_[source].rows->store()->verify(segment);
+  for (const auto& [source, segment] : plan.segments)
+    sources_[source].rows->store()->verify(segment);
 }
 
 }  // namespace aegis

@@ -31,17 +31,18 @@ struct RowSource {
 /// Fields, with T = block_size: inputs and targets, int64 (count, T); then those that are asked
 /// for: document_ids, int32 (count, T): 0 for a row's first piece, 1 for its second, …;
 /// position_ids, int32 (count, T): from 0 in every piece; valid, bool (count); cu_seqlens, int32
-/// (count, M + 2) with M = max_documents or T: an array over the whole batch, not by rows. It is 0 and
-/// the end of each piece, when the rows are laid one behind the other; with max_documents, count * T
-/// in what is left. The very last number of the field is the number of pieces.
+/// (count, M + 2) with M = max_documents or T: an array over the whole batch, not by rows. It is 0
+/// and the end of each piece, when the rows are laid one behind the other; with max_documents,
+/// count * T in what is left. The very last number of the field is the number of pieces.
 ///
-/// Samples are the rows of all sources, numbered one source after another. kPadding is a row without
-/// tokens: inputs 0, targets the first source's ignore_index, or -100 where it has none, one piece,
-/// not valid.
+/// Samples are the rows of all sources, numbered one source after another. kPadding is a row
+/// without tokens: inputs 0, targets the first source's ignore_index, or -100 where it has none,
+/// one piece, not valid.
 class RowFiller : public BatchFiller {
  public:
   /// Throws std::invalid_argument where there is no source, sources differ in block_size,
-  /// max_documents is below 1, or an ignore_index is missing where rows are not stretches of a file.
+  /// max_documents is below 1, or an ignore_index is missing where rows are not stretches of a
+  /// file.
   RowFiller(std::vector<RowSource> sources, const RowFields& wanted);
 
   const std::vector<Field>& fields() const override { return fields_; }

@@ -42,8 +42,8 @@ struct ScheduleOptions {
 ///
 /// Step k takes the next world_size * batch_size samples of the global order; rank r gets the r-th
 /// run of batch_size of them. Every rank has the same number of steps: when the last step is
-/// incomplete, it is filled up as `fill` says, or its samples are shared equally, and the fewer than
-/// world_size that are left over are dropped.
+/// incomplete, it is filled up as `fill` says, or its samples are shared equally, and the fewer
+/// than world_size that are left over are dropped.
 class Schedule {
  public:
   /// A run of positions in the global order.

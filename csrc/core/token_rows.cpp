@@ -118,8 +118,7 @@ int64_t PackedRows::begin_of(size_t segment, int64_t group) const {
 }
 
 const PackedRows::Group& PackedRows::group(size_t segment, int64_t number) const {
-  std::atomic<const Group*>& place =
-      kept_[static_cast<size_t>(first_group_[segment] + number)];
+  std::atomic<const Group*>& place = kept_[static_cast<size_t>(first_group_[segment] + number)];
   if (const Group* known = place.load(std::memory_order_acquire)) return *known;
   std::unique_ptr<const Group> packed = pack(segment, number);
   const int64_t bytes =

@@ -92,7 +92,8 @@ class PackedRows final : public TokenRows {
   /// Part of the meaning of row numbers, and so of saved states.
   static constexpr int64_t kGroupRows = 256;
 
-  /// Throws std::invalid_argument where block_size is below 1 or above 2^22, or no file fills a row.
+  /// Throws std::invalid_argument where block_size is below 1 or above 2^22, or no file fills a
+  /// row.
   PackedRows(std::shared_ptr<const Documents> documents, int64_t block_size,
              int64_t kept_bytes = int64_t{1} << 30);
   ~PackedRows() override;

@@ -27,7 +27,8 @@ using Release = py::call_guard<py::gil_scoped_release>;
 std::shared_ptr<Documents> make_documents(const std::shared_ptr<TokenStore>& store,
                                           const std::vector<Offsets>& arrays) {
   std::vector<std::vector<int64_t>> offsets;
-  for (const Offsets& array : arrays) offsets.emplace_back(array.data(), array.data() + array.size());
+  for (const Offsets& array : arrays)
+    offsets.emplace_back(array.data(), array.data() + array.size());
   const py::gil_scoped_release release;
   return std::make_shared<Documents>(store, offsets);
 }
@@ -39,7 +40,8 @@ Offsets offsets_of(const Documents& documents, size_t segment) {
   const int64_t* begin = documents.begin(segment);
   Offsets out(documents.end(segment) - begin);
   int64_t* to = out.mutable_data();
-  for (const int64_t* bound = begin; bound < documents.end(segment); ++bound) *to++ = *bound - *begin;
+  for (const int64_t* bound = begin; bound < documents.end(segment); ++bound)
+    *to++ = *bound - *begin;
   return out;
 }
 
@@ -108,22 +110,23 @@ void bind_documents(py::module_& m) {
       .def_property_readonly("tail_tokens", &TokenRows::tail_tokens)
       .def("pieces", &pieces_of, py::arg("index"));
   py::class_<StreamRows, TokenRows, std::shared_ptr<StreamRows>>(m, "StreamRows")
-      .def(py::init([](std::shared_ptr<TokenWindows> windows, std::shared_ptr<Documents> documents) {
-             return std::make_shared<StreamRows>(std::move(windows), std::move(documents));
-           }),
-           py::arg("windows"), py::arg("documents") = nullptr);
+      .def(
+          py::init([](std::shared_ptr<TokenWindows> windows, std::shared_ptr<Documents> documents) {
+            return std::make_shared<StreamRows>(std::move(windows), std::move(documents));
+          }),
+          py::arg("windows"), py::arg("documents") = nullptr);
   py::class_<AlignedRows, TokenRows, std::shared_ptr<AlignedRows>>(m, "AlignedRows")
       .def(py::init([](std::shared_ptr<Documents> documents, int64_t block_size) {
              return std::make_shared<AlignedRows>(std::move(documents), block_size);
            }),
            py::arg("documents"), py::arg("block_size"), Release());
   py::class_<PackedRows, TokenRows, std::shared_ptr<PackedRows>>(m, "PackedRows")
-      .def(py::init([](std::shared_ptr<Documents> documents, int64_t block_size,
-                       int64_t kept_bytes) {
-             return std::make_shared<PackedRows>(std::move(documents), block_size, kept_bytes);
-           }),
-           py::arg("documents"), py::arg("block_size"),
-           py::arg("kept_bytes") = int64_t{1} << 30, Release());
+      .def(py::init(
+               [](std::shared_ptr<Documents> documents, int64_t block_size, int64_t kept_bytes) {
+                 return std::make_shared<PackedRows>(std::move(documents), block_size, kept_bytes);
+               }),
+           py::arg("documents"), py::arg("block_size"), py::arg("kept_bytes") = int64_t{1} << 30,
+           Release());
 
   py::class_<RowFiller, BatchFiller, std::shared_ptr<RowFiller>>(m, "RowFiller")
       .def(py::init(&make_filler), py::arg("sources"), py::arg("fields"), py::kw_only(),

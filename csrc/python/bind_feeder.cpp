@@ -239,8 +239,12 @@ Schedule make_schedule(int64_t samples, int64_t batch_size, bool drop_last, int6
                        std::shared_ptr<SampleOrder> order) {
   check<std::invalid_argument>(fill == "none" || fill == "pad" || fill == "wrap",
                                "fill: expected none, pad or wrap, got ", fill);
-  const ScheduleOptions options{samples,    batch_size, drop_last,
-                                rank,       world_size, start,
+  const ScheduleOptions options{samples,
+                                batch_size,
+                                drop_last,
+                                rank,
+                                world_size,
+                                start,
                                 fill == "pad"    ? Fill::pad
                                 : fill == "wrap" ? Fill::wrap
                                                  : Fill::none};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,9 +57,9 @@ def find_offsets(
     if asked + (bos_id is not None) + (eos_id is not None) > 1:
         raise ValueError("documents, bos_id, eos_id: expected at most one of them")
     count = len(files)
-    if bos_id is not None or eos_id is not None:
-        token, begins = (bos_id, True) if bos_id is not None else (eos_id, False)
-        return [_C.find_documents(store, at, token, begins) for at in range(count)]
+    for token, begins in ((bos_id, True), (eos_id, False)):
+        if token is not None:
+            return [_C.find_documents(store, at, operator.index(token), begins) for at in range(count)]
     if not asked:
         return None
     if given is True:
@@ -87,8 +88,11 @@ def _checked(array: NDArray[Any], at: int) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def make_rows(windows: _C.TokenWindows | None, documents: _C.Documents | None, block_size: int, layout: str) -> Any:
-    """The rows of a layout; ``windows`` are those of "stream"."""
-    if layout == "stream":
+def make_rows(
+    windows: _C.TokenWindows | None, documents: _C.Documents | None, block_size: int, layout: str
+) -> _C.TokenRows:
+    """The rows of a layout: ``windows`` are those of "stream", and the others need ``documents``."""
+    if windows is not None:
         return _C.StreamRows(windows, documents)
+    assert documents is not None
     return (_C.AlignedRows if layout == "aligned" else _C.PackedRows)(documents, block_size)

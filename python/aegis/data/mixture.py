@@ -62,7 +62,7 @@ class MixtureBase:
 
 
 class TokenMixture(Dataset[Any]):
-    """Samples of several :class:`~aegis.TokenDataset` by weight: for :class:`~aegis.FlatArenaDataLoader` with ``seed=``.
+    """Samples of several :class:`~aegis.TokenDataset` by weight, for FlatArenaDataLoader with ``seed=``.
 
     After any number of samples every source has had its share of them but for less than one sample, in each epoch, on
     all ranks together; which source comes where follows from the position, without an index. Within a source samples
@@ -188,7 +188,9 @@ class TokenMixture(Dataset[Any]):
 
     def __repr__(self) -> str:
         whole = sum(self.weights)
-        parts = [f"{weight / whole:.4g} of {source}" for weight, source in zip(self.weights, self._sources, strict=True)]
+        parts = [
+            f"{weight / whole:.4g} of {source}" for weight, source in zip(self.weights, self._sources, strict=True)
+        ]
         return f"TokenMixture({', '.join(parts)})"
 
     def fingerprint(self, files: Sequence[int] | None = None) -> str:

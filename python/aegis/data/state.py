@@ -72,8 +72,7 @@ def restore(loader: FlatArenaDataLoader, state: dict[str, Any], *, extend: bool 
     for name in (*expected, "epoch", "position"):
         if name not in state:
             raise ValueError(f"state: expected the key {name!r}, got only {sorted(state)}")
-    seeded = isinstance(loader.sampler, SeededSampler)
-    if extend and not seeded:
+    if extend and not isinstance(loader.sampler, SeededSampler):
         raise ValueError("extend: expected a loader with seed=, got one in torch's order")
     grown = check_data(loader.dataset, expected, state, extend=extend)
     for name, value in expected.items():
@@ -83,7 +82,7 @@ def restore(loader: FlatArenaDataLoader, state: dict[str, Any], *, extend: bool 
         if not isinstance(state[name], int) or state[name] < 0:
             raise ValueError(f"state: expected {name} to be an int of at least 0, got {state[name]!r}")
     samples = expected["samples"]
-    if seeded:
+    if isinstance(loader.sampler, SeededSampler):
         samples = take_up(loader.sampler, state, grown)
     if state["position"] > samples:
         raise ValueError(f"state: expected position 0 to {samples}, got {state['position']}")

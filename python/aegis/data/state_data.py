@@ -46,8 +46,10 @@ def check_data(dataset: Any, expected: dict[str, Any], state: dict[str, Any], *,
         before = [len(digests) // DIGEST for digests in saved]
         for source, digests in zip(sources, saved, strict=True):
             _check_files(source, digests, extend=extend)
-        if extend and dataset.fingerprint(before if isinstance(dataset, TokenMixture) else before[0]) == (
-            state["fingerprint"]
+        if (
+            extend
+            and dataset.fingerprint(before if isinstance(dataset, TokenMixture) else before[0])
+            == (state["fingerprint"])
         ):
             return True
     for name in ("fingerprint", "samples"):
@@ -65,7 +67,9 @@ def _check_files(source: TokenDataset, saved: str, *, extend: bool) -> None:
         if now[at * DIGEST : (at + 1) * DIGEST] != saved[at * DIGEST : (at + 1) * DIGEST]:
             raise ValueError(f"state: the data has changed: file {at}, {paths[at]}, is not what it was")
     if len(paths) < before:
-        raise ValueError(f"state: the data has changed: expected {before} files, got {len(paths)}: the last are missing")
+        raise ValueError(
+            f"state: the data has changed: expected {before} files, got {len(paths)}: the last are missing"
+        )
     if len(paths) > before and not extend:
         raise ValueError(
             f"state: the data has changed: expected {before} files, got {len(paths)}, with {paths[before]} the first "

@@ -19,7 +19,7 @@ from aegis.data.documents import DocumentOptions, find_offsets, make_rows
 from aegis.data.dtypes import DTYPES
 from aegis.data.formats import TokenFile, describe
 from aegis.data.paths import Paths, expand_paths
-from aegis.data.token_batch import FIELDS, Structure, TokenBatch
+from aegis.data.token_batch import FIELDS, Structure
 
 __all__ = ["DIGEST", "TokenDataset", "fill_rows", "open_store"]
 
@@ -41,7 +41,7 @@ def fill_rows(filler: _C.BatchFiller, rows: NDArray[np.int64]) -> list[Tensor]:
     return tensors
 
 
-class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
+class TokenDataset(Dataset[Any]):
     """Windows over one or many token files: ``ds[i]`` is ``(x, y)``, int64, with y one token later than x.
 
     The files are mapped, not read: opening costs a page per file, and the memory belongs to the page cache,
@@ -140,7 +140,7 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor] | TokenBatch]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor] | TokenBatch:
+    def __getitem__(self, index: int) -> Any:
         """Row ``index``: two int64 tensors of ``block_size`` tokens, or with ``fields`` a :class:`~aegis.TokenBatch`.
 
         Negative indices count from the end.

@@ -101,7 +101,8 @@ TEST(MixtureOrder, BadSourcesAreNamed) {
   };
   EXPECT_TRUE(contains(error({{1, 0, 0}}), "sources: expected one for each of 2 weights, got 1"));
   EXPECT_TRUE(contains(error({{1, 0, 0}, {0, 0, 0}}), "expected at least 1 sample in source 1"));
-  EXPECT_TRUE(contains(error({{1, 0, 0}, {3, 0, 4}}), "expected begin 0 to 3 of a pass in source 1"));
+  EXPECT_TRUE(
+      contains(error({{1, 0, 0}, {3, 0, 4}}), "expected begin 0 to 3 of a pass in source 1"));
 }
 
 }  // namespace

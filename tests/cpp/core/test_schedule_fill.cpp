@@ -48,9 +48,8 @@ TEST(ScheduleFill, WrongOptionsAreNamed) {
   EXPECT_TRUE(contains(error({INT64_MAX, 2, false, 0, 1, 0, Fill::wrap}),
                        "samples: expected samples + batch_size * world_size below 2^63"));
   FakeFeed feed(5, {0, 1});
-  EXPECT_TRUE(contains(message_of<std::invalid_argument>([&] {
-                         feed->follow(Schedule({5, 2, false, 0, 1, 0, Fill::pad}));
-                       }),
+  EXPECT_TRUE(contains(message_of<std::invalid_argument>(
+                           [&] { feed->follow(Schedule({5, 2, false, 0, 1, 0, Fill::pad})); }),
                        "expected no padding"));
 }
 

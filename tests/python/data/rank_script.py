@@ -1,6 +1,6 @@
 """What every process of a torchrun in test_ranks.py does; writes what it saw as JSON.
 
-torchrun rank_script.py MODE FOLDER, where FOLDER has the files of corpora.mixture or, to differ, a folder for each rank.
+torchrun rank_script.py MODE FOLDER
 """
 
 import json

@@ -71,11 +71,7 @@ def test_batches_say_what_their_tokens_are_case61(tmp_path_factory, layout, data
     files = data.draw(st.lists(lengths.filter(lambda own: sum(own) > 24), min_size=1, max_size=3))
     paths, offsets = write(tmp_path_factory.mktemp("documents"), files)
     arguments = {"documents": offsets, "layout": layout, "fields": EVERY, "dtype": "int32"}
-    try:
-        dataset = aegis.TokenDataset(paths, block, **arguments)
-    except ValueError as error:
-        assert layout == "aligned" and "no file, from the begin of a document on" in str(error)
-        return
+    dataset = aegis.TokenDataset(paths, block, **arguments)
     documents = documents_of(offsets)
     assert dataset.documents == sum(map(np.count_nonzero, files))
     batch_size = data.draw(st.integers(1, 9))
@@ -254,12 +250,11 @@ def test_the_fingerprint_knows_layout_and_documents(files):
 def test_a_file_cut_short_is_an_error_and_no_zeroes_case50(files):
     dataset = make(files, layout="packed", fields=EVERY)
     loader = aegis.FlatArenaDataLoader(dataset, 4, num_workers=1)
-    iterator = iter(loader)
+    next(iter(loader))
     with open(files[0][0], "rb+") as file:
         file.truncate(8)
     with pytest.raises(RuntimeError, match=r"0\.bin: "):
-        list(iterator)
-        dataset[0]
+        list(loader)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,12 @@ def test_an_epoch_ends_where_a_source_stops(tmp_path):
     for _ in range(2):
         batches = list(loader)
         sources = [source for batch in batches for source in corpora.sources_of(batch)]
-        own = [row for batch in batches for s, row in zip(corpora.sources_of(batch), corpora.rows(batch), strict=True) if s == 1]
+        own = [
+            row
+            for batch in batches
+            for s, row in zip(corpora.sources_of(batch), corpora.rows(batch), strict=True)
+            if s == 1
+        ]
         assert len(sources) == mixture.samples
         assert len(set(own)) == len(own) == mixture.lengths[1]
         epochs.append(own)
@@ -76,7 +81,11 @@ def test_batches_are_those_of_the_sources_on_every_way(tmp_path):
     ]
     mixture = aegis.TokenMixture(sources, [0.25, 0.75])
     native = list(aegis.FlatArenaDataLoader(mixture, 4, shuffle=True, seed=3))
-    python = list(aegis.FlatArenaDataLoader(mixture, 4, shuffle=True, seed=3, collate_fn=lambda s: torch.utils.data.default_collate(s)))
+    python = list(
+        aegis.FlatArenaDataLoader(
+            mixture, 4, shuffle=True, seed=3, collate_fn=lambda s: torch.utils.data.default_collate(s)
+        )
+    )
     sampler = SeededSampler(mixture, 4, shuffle=True, seed=3)
     plain = list(torch.utils.data.DataLoader(mixture, 4, sampler=sampler, num_workers=1))
     for batch, *others in zip(native, python, plain, strict=True):
@@ -137,7 +146,10 @@ def test_sources_must_fit_each_other_and_the_loader(tmp_path, mixture):
     source = mixture.sources[0]
     for other, message in (
         (corpora.dataset(tmp_path, "d", block=8), "expected one block_size, got 16 and, in source 1, 8"),
-        (corpora.dataset(tmp_path, "e", fields="valid"), r"expected one fields, got \(\) and, in source 1, \('valid',\)"),
+        (
+            corpora.dataset(tmp_path, "e", fields="valid"),
+            r"expected one fields, got \(\) and, in source 1, \('valid',\)",
+        ),
         (range(3), "sources: expected data sets of tokens, got a range as source 1"),
     ):
         with pytest.raises(ValueError, match=message):
