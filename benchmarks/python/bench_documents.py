@@ -41,6 +41,7 @@ def rows(path: Path, bounds: Any, quick: bool) -> dict[str, float]:
     given = {"documents": [bounds]}
     kinds: dict[str, dict[str, Any]] = {
         PLAIN: {},
+        "plain windows, 2049 apart": {"stride": BLOCK + 1},
         "windows, no loss across documents": given,
         "windows, cu_seqlens": {**given, "fields": ("cu_seqlens",)},
         "aligned, cu_seqlens": {**given, "layout": "aligned", "fields": ("cu_seqlens",)},

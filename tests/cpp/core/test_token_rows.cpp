@@ -21,7 +21,7 @@ struct Corpus {
     const std::string path = folder.write("tokens", tokens);
     store = std::make_shared<TokenStore>(
         std::vector<TokenFile>{{path, TokenType::u16, 0, offsets.back()}});
-    documents = std::make_shared<Documents>(store, std::vector{offsets});
+    documents = std::make_shared<Documents>(store, std::vector<std::vector<int64_t>>{offsets});
   }
 
   TempFolder folder;
