@@ -16,8 +16,8 @@ namespace aegis {
 ///
 /// That is Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980): of
 /// the sources that are far enough behind their share, the one that would fall a whole sample
-/// behind soonest. Taking the one that is farthest behind does not keep the promise for many
-/// sources of unequal weight.
+/// behind soonest. Taking the one that is farthest behind does not keep the promise: of ten sources
+/// one may fall 1.26 samples behind.
 ///
 /// Making a round takes O(log sources) a position, about 50 ns; every question after that O(1) or
 /// O(log W). Memory: 10 bytes a position. Immutable.

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr FieldType kInt64{0, 64}, kInt32{0, 32}, kBool{6, 8};
 constexpr int64_t kPaddingTarget = -100;  // torch.nn.functional.cross_entropy's ignore_index
-constexpr int64_t kVector = 8;   // elements: 64 bytes
+constexpr int64_t kVector = 8;            // elements: 64 bytes
 constexpr size_t kRowsAhead = 4;          // whose tokens are prefetched, as in extract_rows.h
 // As in TokenFiller: the longest that a row takes which is in memory, here with several pieces.
 constexpr auto kWarmPiece = std::chrono::microseconds(10);

@@ -37,6 +37,9 @@ class DocumentOptions:
             raise ValueError(f"fields: expected some of {', '.join(FIELDS)}, each once, got {self.fields}")
         if stride is not None and self.layout != "stream":
             raise ValueError(f"stride: expected None with layout={self.layout!r}, which chooses where rows begin")
+        for name in ("ignore_index", "max_documents"):
+            if not isinstance(getattr(self, name), int | None):
+                raise TypeError(f"{name}: expected an int or None, got {getattr(self, name)!r}")
         if self.max_documents is not None and "cu_seqlens" not in self.fields:
             raise ValueError("max_documents: expected 'cu_seqlens' among the fields, whose length it fixes")
 

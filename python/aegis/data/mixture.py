@@ -233,6 +233,12 @@ class TokenMixture(Dataset[Any]):
         """``base``, or where a run begins."""
         return MixtureBase(0, 0, ((0, 0),) * len(self._sources)) if base is None else base
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_round": self.weights}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _round=_C.MixtureRound(state["_round"]))
+
     def as_it_was(self, weights: Sequence[int], lengths: Sequence[int]) -> TokenMixture:
         """This mixture with other weights, and with sources of other lengths: only for its orders."""
         other = copy.copy(self)

@@ -81,10 +81,9 @@ def restore(loader: FlatArenaDataLoader, state: dict[str, Any], *, extend: bool 
     for name in ("epoch", "position"):
         if not isinstance(state[name], int) or state[name] < 0:
             raise ValueError(f"state: expected {name} to be an int of at least 0, got {state[name]!r}")
-    samples = expected["samples"]
     if isinstance(loader.sampler, SeededSampler):
-        samples = take_up(loader.sampler, state, grown)
-    if state["position"] > samples:
-        raise ValueError(f"state: expected position 0 to {samples}, got {state['position']}")
+        take_up(loader.sampler, state, grown)
+    elif state["position"] > expected["samples"]:
+        raise ValueError(f"state: expected position 0 to {expected['samples']}, got {state['position']}")
     started = bool(state.get("started"))
     return Progress(state["epoch"], state["position"], rng=state.get("rng"), started=started, resumed=started)

@@ -77,22 +77,31 @@ def _check_files(source: TokenDataset, saved: str, *, extend: bool) -> None:
         )
 
 
-def take_up(sampler: SeededSampler, state: dict[str, Any], grown: bool) -> int:
-    """Sets ``sampler`` to the epoch that ``state`` was saved in, and returns that epoch's samples."""
+def take_up(sampler: SeededSampler, state: dict[str, Any], grown: bool) -> None:
+    """Sets ``sampler`` to where ``state`` was saved. ValueError, and no change, where it has no such place."""
     dataset: Any = sampler.data_source
     epoch, position = state["epoch"], state["position"]
-    if not isinstance(dataset, TokenMixture):
-        shorter = {int(at): int(samples) for at, samples in state.get("epoch_samples") or ()}
+    base, shorter = None, {}
+    if isinstance(dataset, TokenMixture):
+        base = _base_of(dataset, state)
+        samples = dataset.samples_in(epoch, base)
+    else:
+        shorter = {int(at): int(own) for at, own in state.get("epoch_samples") or () if at == epoch}
         if grown and (position > 0 or state.get("started")):
             shorter.setdefault(epoch, state["samples"])
-        sampler.shorter = {at: samples for at, samples in shorter.items() if at == epoch}
-        return sampler.samples(epoch)
+        samples = shorter.get(epoch, len(dataset))
+    if position > samples:
+        raise ValueError(f"state: expected position 0 to {samples}, got {position}")
+    sampler.base, sampler.shorter = base, shorter
+
+
+def _base_of(mixture: TokenMixture, state: dict[str, Any]) -> MixtureBase:
     saved = state.get("mixture")
     if not isinstance(saved, dict):
         raise ValueError("state: expected that of a mixture, with the key 'mixture'")
     base = MixtureBase(saved["epoch"], saved["position"], tuple((number, begin) for number, begin in saved["starts"]))
-    if saved["weights"] != dataset.weights or saved["lengths"] != dataset.lengths:
-        starts = dataset.as_it_was(saved["weights"], saved["lengths"]).starts_at(epoch, base, position)
-        base = MixtureBase(epoch, position, dataset.renewed(starts, saved["lengths"]))
-    sampler.base = base
-    return dataset.samples_in(epoch, base)
+    if saved["weights"] == mixture.weights and saved["lengths"] == mixture.lengths:
+        return base
+    epoch, position = state["epoch"], state["position"]
+    starts = mixture.as_it_was(saved["weights"], saved["lengths"]).starts_at(epoch, base, position)
+    return MixtureBase(epoch, position, mixture.renewed(starts, saved["lengths"]))

@@ -202,6 +202,21 @@ def test_batches_go_where_dicts_go_case60(files):
     assert torch.equal(patched.cu_seqlens, batch.cu_seqlens)
 
 
+def test_numbers_that_are_none_are_named(files):
+    for name in ("ignore_index", "max_documents"):
+        with pytest.raises(TypeError, match=f"{name}: expected an int or None, got 1.5"):
+            make(files, fields="cu_seqlens", **{name: 1.5})
+
+
+def test_a_compiled_model_takes_the_batch(files):
+    batch = next(iter(aegis.FlatArenaDataLoader(make(files, layout="packed", fields=EVERY), 2)))
+
+    def model(batch):
+        return (batch.inputs + batch["position_ids"]).sum() + batch.document_ids.max()
+
+    assert torch.compile(model, backend="eager", fullgraph=True)(batch) == model(batch)
+
+
 def test_worker_processes_read_the_same_documents(files):
     dataset = make(files, layout="packed", fields=EVERY)
     workers = torch.utils.data.DataLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn")

@@ -1,6 +1,7 @@
 """Several token data sets by weight."""
 
 import math
+import pickle
 
 import aegis
 import corpora
@@ -160,3 +161,28 @@ def test_sources_must_fit_each_other_and_the_loader(tmp_path, mixture):
         aegis.FlatArenaDataLoader(mixture, 4)
     with pytest.raises(TypeError, match="a TokenMixture has no length"):
         torch.utils.data.DataLoader(mixture, 4, shuffle=True)
+
+
+def test_a_mixture_travels_to_other_processes(tmp_path, mixture):
+    copy = pickle.loads(pickle.dumps(mixture))
+    assert (copy.weights, copy.fingerprint(), copy.samples) == (mixture.weights, mixture.fingerprint(), mixture.samples)
+    sampler = SeededSampler(mixture, 4, shuffle=True, seed=3)
+    spawned = torch.utils.data.DataLoader(
+        mixture, 4, sampler=sampler, num_workers=1, multiprocessing_context="spawn", drop_last=True
+    )
+    loader = pickle.loads(pickle.dumps(aegis.FlatArenaDataLoader(copy, 4, shuffle=True, seed=3, drop_last=True)))
+    for batch, ours in zip(spawned, loader, strict=True):
+        assert all(map(torch.equal, batch, ours))
+
+
+def test_a_state_that_does_not_fit_changes_nothing(mixture):
+    loader = aegis.FlatArenaDataLoader(mixture, 4, shuffle=True, seed=1)
+    state = loader.state_dict()
+    before = [corpora.rows(batch) for batch in loader]
+    other = {**state["mixture"], "weights": [1, 1, 1]}
+    with pytest.raises(ValueError, match=f"position 0 to {mixture.samples}, got 10000"):
+        loader.load_state_dict({**state, "mixture": other, "position": 10_000})
+    with pytest.raises(ValueError, match="state: expected that of a mixture"):
+        loader.load_state_dict({**state, "mixture": None})
+    loader.load_state_dict(state)
+    assert [corpora.rows(batch) for batch in loader] == before
