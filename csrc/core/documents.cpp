@@ -17,9 +17,9 @@ template <class Token, class Found>
 void for_each_match(const Token* tokens, int64_t n, Token id, Found&& found) {
   for (int64_t begin = 0; begin < n; begin += kStride) {
     const int64_t end = std::min(begin + kStride, n);
-    bool any = false;  // without a branch, so that the loop is vectorised
-    for (int64_t i = begin; i < end; ++i) any |= tokens[i] == id;
-    if (!any) continue;
+    Token any = 0;  // no branch, and one type, so that the loop becomes vector instructions
+    for (int64_t i = begin; i < end; ++i) any |= static_cast<Token>(tokens[i] == id);
+    if (any == 0) continue;
     for (int64_t i = begin; i < end; ++i) {
       if (tokens[i] == id) found(i);
     }

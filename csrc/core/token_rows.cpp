@@ -1,6 +1,7 @@
 #include "core/token_rows.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/check.h"
@@ -24,6 +25,67 @@ size_t find_segment(const std::vector<int64_t>& first, int64_t index) {
   if (first.size() == 2) return 0;
   return static_cast<size_t>(std::upper_bound(first.begin(), first.end(), index) - first.begin()) -
          1;
+}
+
+/// A piece, or what was cut off one, and its row.
+struct Placed {
+  uint32_t row;
+  Piece piece;
+};
+
+/// Packs pieces, none longer than a row, into `rows` rows that have room for exactly all of them.
+/// In the order of the pieces.
+std::vector<Placed> best_fit(const std::vector<Piece>& pieces, int64_t rows, int64_t block_size) {
+  // Pairs of numbers below 2^32, as one: they are ordered by the first, then by the second.
+  const auto pair = [](int64_t high, int64_t low) {
+    return static_cast<uint64_t>(high) << 32 | static_cast<uint64_t>(low);
+  };
+  const auto high = [](uint64_t both) { return static_cast<int64_t>(both >> 32); };
+  const auto low = [](uint64_t both) { return static_cast<uint32_t>(both); };
+
+  std::vector<uint64_t> longest_first;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    longest_first.push_back(pair(block_size - pieces[i].count, static_cast<int64_t>(i)));
+  }
+  std::sort(longest_first.begin(), longest_first.end());
+  constexpr uint32_t kNowhere = UINT32_MAX;
+  std::vector<uint32_t> row_of(pieces.size(), kNowhere);
+  std::vector<uint64_t> room;  // (tokens, row) of rows that are not full, ascending
+  for (int64_t row = 0; row < rows; ++row) room.push_back(pair(block_size, row));
+  for (const uint64_t next : longest_first) {
+    const int64_t count = block_size - high(next);
+    const auto best = std::lower_bound(room.begin(), room.end(), pair(count, 0));
+    if (best == room.end()) continue;
+    const uint32_t row = row_of[low(next)] = low(*best);
+    const int64_t left = high(*best) - count;
+    if (left == 0) {
+      room.erase(best);
+    } else {
+      const uint64_t rest = pair(left, row);
+      const auto place = std::lower_bound(room.begin(), best, rest);
+      std::move_backward(place, best, best + 1);
+      *place = rest;
+    }
+  }
+  // What fits nowhere is cut to fill the gaps, the largest first.
+  std::vector<Placed> placed;
+  placed.reserve(pieces.size() + static_cast<size_t>(rows));
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    auto [begin, count, ends] = pieces[i];
+    if (row_of[i] != kNowhere) {
+      placed.push_back({row_of[i], pieces[i]});
+      continue;
+    }
+    while (count > 0) {
+      const int64_t taken = std::min(high(room.back()), count);
+      placed.push_back({low(room.back()), {begin, taken, ends && taken == count}});
+      begin += taken;
+      count -= taken;
+      room.back() -= pair(taken, 0);
+      if (high(room.back()) == 0) room.pop_back();
+    }
+  }
+  return placed;
 }
 
 void check_documents(const Documents* documents, int64_t block_size) {
@@ -138,57 +200,27 @@ const PackedRows::Group& PackedRows::group(size_t segment, int64_t number) const
 }
 
 std::unique_ptr<const PackedRows::Group> PackedRows::pack(size_t segment, int64_t number) const {
-  const int64_t rows = first_[segment + 1] - first_[segment];
-  const int64_t own_rows = std::min(kGroupRows, rows - number * kGroupRows);
-  const int64_t begin = begin_of(segment, number);
-  std::vector<Piece> whole, pieces, left_over;
-  cut(*documents_, segment, begin, own_rows * block_size_, whole);
-  for (auto [at, count, ends] : whole) {
+  const int64_t rows =
+      std::min(kGroupRows, first_[segment + 1] - first_[segment] - number * kGroupRows);
+  std::vector<Piece> documents, pieces;
+  cut(*documents_, segment, begin_of(segment, number), rows * block_size_, documents);
+  for (auto [at, count, ends] : documents) {
     for (; count > block_size_; at += block_size_, count -= block_size_) {
       pieces.push_back({at, block_size_, false});
     }
     pieces.push_back({at, count, ends});
   }
-  std::stable_sort(pieces.begin(), pieces.end(),
-                   [](const Piece& a, const Piece& b) { return a.count > b.count; });
-
-  std::array<std::vector<Piece>, kGroupRows> contents;
-  std::vector<std::pair<int64_t, size_t>> room;  // (tokens, row), ascending; rows that have some
-  for (size_t r = 0; r < static_cast<size_t>(own_rows); ++r) room.emplace_back(block_size_, r);
-  for (const Piece& piece : pieces) {
-    const auto best = std::lower_bound(room.begin(), room.end(), std::pair{piece.count, size_t{0}});
-    if (best == room.end()) {
-      left_over.push_back(piece);
-      continue;
-    }
-    const auto [tokens, r] = *best;
-    room.erase(best);
-    contents[r].push_back(piece);
-    const std::pair rest{tokens - piece.count, r};
-    if (rest.first > 0) room.insert(std::upper_bound(room.begin(), room.end(), rest), rest);
-  }
-  // The rows have room for exactly what is left over.
-  for (Piece piece : left_over) {
-    while (piece.count > 0) {
-      auto& [tokens, r] = room.back();
-      const int64_t count = std::min(tokens, piece.count);
-      contents[r].push_back({piece.begin, count, piece.ends && count == piece.count});
-      piece.begin += count;
-      piece.count -= count;
-      tokens -= count;
-      if (tokens == 0) room.pop_back();
-    }
-  }
+  std::vector<Placed> placed = best_fit(pieces, rows, block_size_);
+  // By rows, and within a row by place in the file.
   auto group = std::make_unique<Group>();
-  group->pieces.reserve(pieces.size() + left_over.size());
-  for (size_t r = 0; r < contents.size(); ++r) {
-    std::sort(contents[r].begin(), contents[r].end(),
-              [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
-    for (const auto& [at, count, ends] : contents[r]) {
-      group->pieces.push_back({static_cast<uint32_t>(at - begin),
-                               static_cast<uint32_t>(count) << 1 | static_cast<uint32_t>(ends)});
-    }
-    group->first[r + 1] = static_cast<uint32_t>(group->pieces.size());
+  for (const Placed& part : placed) ++group->first[part.row + 1];
+  std::partial_sum(group->first.begin(), group->first.end(), group->first.begin());
+  std::array<uint32_t, kGroupRows + 1> next = group->first;
+  group->pieces.resize(placed.size());
+  for (const auto& [row, part] : placed) {
+    group->pieces[next[row]++] = {
+        static_cast<uint32_t>(part.begin - begin_of(segment, number)),
+        static_cast<uint32_t>(part.count) << 1 | static_cast<uint32_t>(part.ends)};
   }
   return group;
 }

@@ -85,7 +85,7 @@ class AlignedRows final : public TokenRows {
 /// to fill the gaps. So rows are full, every token but the last of a file is in one row, a row's
 /// group follows from its number by a division, and nothing needs to be saved to go on anywhere.
 ///
-/// Packing a group takes about 0.1 µs a document, and is kept, 8 bytes a piece, while there is room
+/// Packing a group takes about 0.2 µs a document, and is kept, 8 bytes a piece, while there is room
 /// in `kept_bytes`; beyond that it is done again.
 class PackedRows final : public TokenRows {
  public:
