@@ -36,6 +36,13 @@ class Documents {
   /// document that holds it ends.
   const int64_t* after(size_t segment, int64_t position) const;
 
+  /// Brings what after() reads for `position` towards the caches: step 0, and when that is there
+  /// step 1.
+  void prefetch(int64_t position, int step) const {
+    const int64_t& bucket = buckets_[static_cast<size_t>(position >> shift_)];
+    __builtin_prefetch(step == 0 ? &bucket : bounds_.data() + bucket);
+  }
+
  private:
   std::shared_ptr<const TokenStore> store_;
   std::vector<int64_t> bounds_;   // of all files, ascending but for what two files share

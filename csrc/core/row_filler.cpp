@@ -84,23 +84,34 @@ void RowFiller::verify() const {
   for (const RowSource& source : sources_) source.rows->store()->verify_all();
 }
 
+size_t RowFiller::source_of(int64_t index) const {
+  if (sources_.size() == 1 || index == kPadding) return 0;
+  return static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), index) -
+                             first_.begin()) -
+         1;
+}
+
 void RowFiller::read_plan(const int64_t* indices, int64_t count, Plan& plan) const {
   plan.pieces.clear();
   plan.first.assign(1, 0);
   plan.sources.clear();
   plan.segments.clear();
-  for (int64_t i = 0; i < count; ++i) {
-    size_t source = 0;
-    if (indices[i] != kPadding) {
-      const auto next = std::upper_bound(first_.begin(), first_.end(), indices[i]);
-      source = static_cast<size_t>(next - first_.begin()) - 1;
-      const auto& rows = *sources_[source].rows;
-      const std::pair read{source, rows.pieces(indices[i] - first_[source], plan.pieces)};
-      if (plan.segments.empty() || plan.segments.back() != read) plan.segments.push_back(read);
+  for (int64_t i = 0; i < count; ++i) plan.sources.push_back(source_of(indices[i]));
+  const auto for_each_row = [&](auto&& call) {
+    for (int64_t i = 0; i < count; ++i) {
+      const size_t source = plan.sources[static_cast<size_t>(i)];
+      if (indices[i] != kPadding) call(source, indices[i] - first_[source]);
+      plan.first[static_cast<size_t>(i) + 1] = plan.pieces.size();
     }
-    plan.sources.push_back(source);
-    plan.first.push_back(plan.pieces.size());
+  };
+  plan.first.resize(static_cast<size_t>(count) + 1);
+  for (int step = 0; step < TokenRows::kPrefetchSteps; ++step) {
+    for_each_row([&](size_t source, int64_t row) { sources_[source].rows->prefetch(row, step); });
   }
+  for_each_row([&](size_t source, int64_t row) {
+    const std::pair read{source, sources_[source].rows->pieces(row, plan.pieces)};
+    if (plan.segments.empty() || plan.segments.back() != read) plan.segments.push_back(read);
+  });
   std::sort(plan.segments.begin(), plan.segments.end());
   plan.segments.erase(std::unique(plan.segments.begin(), plan.segments.end()), plan.segments.end());
 }

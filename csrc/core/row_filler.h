@@ -58,6 +58,7 @@ class RowFiller : public BatchFiller {
  private:
   struct Plan;
 
+  size_t source_of(int64_t index) const;
   void read_plan(const int64_t* indices, int64_t count, Plan& plan) const;
   void check_plan(const int64_t* indices, const Plan& plan) const;
   template <class Token>

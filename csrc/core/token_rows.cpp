@@ -121,6 +121,10 @@ size_t StreamRows::pieces(int64_t index, std::vector<Piece>& out) const {
   return segment;
 }
 
+void StreamRows::prefetch(int64_t index, int step) const {
+  if (documents_ != nullptr && step < 2) documents_->prefetch(windows_->offset(index), step);
+}
+
 AlignedRows::AlignedRows(std::shared_ptr<const Documents> documents, int64_t block_size)
     : documents_(std::move(documents)), block_size_(block_size) {
   check_documents(documents_.get(), block_size);
@@ -141,6 +145,15 @@ size_t AlignedRows::pieces(int64_t index, std::vector<Piece>& out) const {
   const size_t segment = find_segment(first_, index);
   cut(*documents_, segment, begins_[static_cast<size_t>(index)], block_size_, out);
   return segment;
+}
+
+void AlignedRows::prefetch(int64_t index, int step) const {
+  const int64_t& begin = begins_[static_cast<size_t>(index)];
+  if (step == 0) {
+    __builtin_prefetch(&begin);
+  } else {
+    documents_->prefetch(begin, step - 1);
+  }
 }
 
 PackedRows::PackedRows(std::shared_ptr<const Documents> documents, int64_t block_size,
@@ -173,6 +186,22 @@ size_t PackedRows::pieces(int64_t index, std::vector<Piece>& out) const {
     out.push_back({begin + at, count >> 1, (count & 1) != 0});
   }
   return segment;
+}
+
+void PackedRows::prefetch(int64_t index, int step) const {
+  const size_t segment = find_segment(first_, index);
+  const int64_t row = index - first_[segment];
+  const auto& place = kept_[static_cast<size_t>(first_group_[segment] + row / kGroupRows)];
+  if (step == 0) return __builtin_prefetch(&place);
+  const Group* known = place.load(std::memory_order_acquire);
+  if (known == nullptr) return;
+  const uint32_t& first = known->first[static_cast<size_t>(row % kGroupRows)];
+  if (step == 1) {
+    __builtin_prefetch(&first);
+    __builtin_prefetch(&known->pieces);
+  } else {
+    __builtin_prefetch(known->pieces.data() + first);
+  }
 }
 
 int64_t PackedRows::begin_of(size_t segment, int64_t group) const {
