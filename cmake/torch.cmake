@@ -46,7 +46,8 @@ if(AEGIS_CUDA_ENABLED)
   string(REPLACE ";" " " archs "${AEGIS_CUDA_ARCHITECTURES}")
 endif()
 pybind11_add_module(_C NO_EXTRAS csrc/python/bindings.cpp csrc/python/bind_arena.cpp
-                    csrc/python/bind_evidence.cpp csrc/python/bind_feeder.cpp
+                    csrc/python/bind_documents.cpp csrc/python/bind_evidence.cpp
+                    csrc/python/bind_feeder.cpp
                     csrc/python/bind_kv.cpp csrc/python/bind_records.cpp
                     csrc/python/bind_slots.cpp csrc/python/bind_store.cpp
                     csrc/python/bind_token_files.cpp)

@@ -28,6 +28,7 @@ ORDER = [
     "bench_any_dataset",
     "bench_decode",
     "bench_feed",
+    "bench_documents",
     "bench_records",
     "bench_pack",
     "bench_extract_batch",

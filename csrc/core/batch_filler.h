@@ -33,6 +33,9 @@ struct Field {
 /// The most tensors a batch may have.
 inline constexpr size_t kMaxFields = 16;
 
+/// The number of a sample that there is not: a row of padding.
+inline constexpr int64_t kPadding = INT64_MIN;
+
 /// Where each field's tensor starts.
 using FieldPointers = std::array<std::byte*, kMaxFields>;
 
@@ -54,6 +57,17 @@ class BatchFiller {
   /// Whether fill() takes microseconds now, not waiting for a disk or for anybody. A consumer that
   /// finds its batch not begun then fills it itself, which is sooner than waking a thread.
   virtual bool quick() const { return false; }
+
+  /// Of a field that is one array over a whole batch and has no row for each sample: how many
+  /// elements of it, in a batch of `count` rows that fill() has written to `fields`, are meant. -1
+  /// of any other field.
+  virtual int64_t elements(size_t field, int64_t count, const FieldPointers& fields) const {
+    (void)field, (void)count, (void)fields;
+    return -1;
+  }
+
+  /// Whether fill() takes kPadding for a sample.
+  virtual bool pads() const { return false; }
 
   /// Writes samples `indices[0 .. count-1]`, each in [0, samples()), to the start of each field's
   /// memory, which is 64-byte aligned. Throws where the data cannot be read; what was written then

@@ -136,9 +136,10 @@ void Feeder::submit(const int64_t* indices, int64_t count, const FieldPointers* 
 void Feeder::follow(const Schedule& schedule) {
   check_alive();
   check<std::logic_error>(!schedule_ && submitted_ == 0, "follow: expected an unused feeder");
-  check<std::invalid_argument>(schedule.options().samples <= filler_->samples(),
-                               "schedule: expected at most ", filler_->samples(), " samples, got ",
-                               schedule.options().samples);
+  check<std::invalid_argument>(schedule.end() <= filler_->samples(), "schedule: expected at most ",
+                               filler_->samples(), " samples, got ", schedule.end());
+  check<std::invalid_argument>(schedule.options().fill != Fill::pad || filler_->pads(),
+                               "schedule: expected no padding: this data set has no such rows");
   schedule_.emplace(schedule);
   next_step_ = 0;
   while (!full() && next_step_ < schedule_->steps()) submit_step();
@@ -252,6 +253,7 @@ void Feeder::fill(Job& job) noexcept {
         index = schedule_->sample(index);
         continue;
       }
+      if (index == kPadding && filler_->pads()) continue;
       const int64_t asked = index;
       if (index < 0) index += samples;
       check<std::out_of_range>(0 <= index && index < samples, "index: expected ", -samples, " to ",

@@ -6,6 +6,7 @@
 namespace aegis {
 
 void bind_arena(pybind11::module_& m);
+void bind_documents(pybind11::module_& m);
 void bind_evidence(pybind11::module_& m);
 void bind_feeder(pybind11::module_& m);
 void bind_kv(pybind11::module_& m);

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/check.h"
 #include "core/feeder.h"
 #include "core/token_filler.h"
 #include "python/bind.h"
@@ -117,8 +118,10 @@ class PyFeeder {
     const std::vector<Field>& fields = feeder_->filler().fields();
     py::list tensors(fields.size());
     for (size_t f = 0; f < fields.size(); ++f) {
-      shape_.assign(1, batch.count);
-      shape_.insert(shape_.end(), fields[f].row_shape.begin(), fields[f].row_shape.end());
+      const int64_t elements = feeder_->filler().elements(f, batch.count, batch.fields);
+      shape_.assign(1, elements < 0 ? batch.count : elements);
+      if (elements < 0)
+        shape_.insert(shape_.end(), fields[f].row_shape.begin(), fields[f].row_shape.end());
       const dlpack::DataType dtype{fields[f].type.code, fields[f].type.bits};
       const py::object capsule =
           reuse_ ? dlpack::make_capsule(batch.fields[f], shape_, dtype, batch.lease.memory())
@@ -193,6 +196,30 @@ std::vector<std::tuple<int, int, std::vector<int64_t>>> fields_of(const BatchFil
   return out;
 }
 
+/// Fills one batch here and now; indices that are not of the data set are the caller's error.
+void fill_into(const BatchFiller& self, const py::array_t<int64_t, py::array::c_style>& indices,
+               const std::vector<uintptr_t>& addresses) {
+  if (addresses.size() != self.fields().size()) {
+    throw py::value_error("addresses: expected one for each of " +
+                          std::to_string(self.fields().size()) + " fields, got " +
+                          std::to_string(addresses.size()));
+  }
+  const int64_t* begin = indices.data();
+  const int64_t count = indices.size();
+  for (int64_t i = 0; i < count; ++i) {
+    const bool inside = 0 <= begin[i] && begin[i] < self.samples();
+    if (!inside && !(self.pads() && begin[i] == kPadding)) {
+      throw py::index_error("index: expected 0 to " + std::to_string(self.samples() - 1) +
+                            ", got " + std::to_string(begin[i]));
+    }
+  }
+  FieldPointers fields{};
+  for (size_t f = 0; f < addresses.size(); ++f)
+    fields[f] = reinterpret_cast<std::byte*>(addresses[f]);
+  const py::gil_scoped_release release;
+  self.fill(begin, count, fields);
+}
+
 py::dict feeder_stats(PyFeeder& self) {
   const Feeder::Stats stats = self.feeder().stats();
   py::dict out;
@@ -208,8 +235,20 @@ py::dict feeder_stats(PyFeeder& self) {
 
 Schedule make_schedule(int64_t samples, int64_t batch_size, bool drop_last, int64_t rank,
                        int64_t world_size, int64_t start, std::optional<uint64_t> seed,
-                       uint64_t epoch) {
-  const ScheduleOptions options{samples, batch_size, drop_last, rank, world_size, start};
+                       uint64_t epoch, const std::string& fill,
+                       std::shared_ptr<SampleOrder> order) {
+  check<std::invalid_argument>(fill == "none" || fill == "pad" || fill == "wrap",
+                               "fill: expected none, pad or wrap, got ", fill);
+  const ScheduleOptions options{samples,
+                                batch_size,
+                                drop_last,
+                                rank,
+                                world_size,
+                                start,
+                                fill == "pad"    ? Fill::pad
+                                : fill == "wrap" ? Fill::wrap
+                                                 : Fill::none};
+  if (order) return Schedule(options, std::move(order));
   return seed ? Schedule(options, *seed, epoch) : Schedule(options);
 }
 
@@ -228,6 +267,7 @@ py::array_t<int64_t> schedule_batch(const Schedule& self, int64_t step) {
 }  // namespace
 
 void bind_feeder(py::module_& m) {
+  m.attr("PADDING") = kPadding;
   py::class_<SlotPool, std::shared_ptr<SlotPool>>(m, "SlotPool")
       .def(py::init(&SlotPool::make), py::arg("slot_bytes"), py::arg("warm"))
       .def_property_readonly("slot_bytes", &SlotPool::slot_bytes)
@@ -244,6 +284,8 @@ void bind_feeder(py::module_& m) {
       .def_property_readonly("samples", &BatchFiller::samples)
       .def("verify", &BatchFiller::verify, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("fields", &fields_of)
+      .def_property_readonly("pads", &BatchFiller::pads)
+      .def("fill_into", &fill_into, py::arg("indices"), py::arg("addresses"))
       .def(
           "batch_bytes",
           [](const BatchFiller& self, int64_t rows) { return lay_out(self.fields(), rows); },
@@ -255,10 +297,14 @@ void bind_feeder(py::module_& m) {
            }),
            py::arg("windows"));
 
+  py::class_<SampleOrder, std::shared_ptr<SampleOrder>>(m, "SampleOrder")
+      .def("sample", &SampleOrder::sample, py::arg("position"));
+
   py::class_<Schedule>(m, "Schedule")
       .def(py::init(&make_schedule), py::arg("samples"), py::arg("batch_size"), py::kw_only(),
            py::arg("drop_last") = false, py::arg("rank") = 0, py::arg("world_size") = 1,
-           py::arg("start") = 0, py::arg("seed") = py::none(), py::arg("epoch") = 0)
+           py::arg("start") = 0, py::arg("seed") = py::none(), py::arg("epoch") = 0,
+           py::arg("fill") = "none", py::arg("order") = nullptr)
       .def_property_readonly("steps", &Schedule::steps)
       .def_property_readonly("dropped", &Schedule::dropped)
       .def("position_after", &Schedule::position_after, py::arg("step"))

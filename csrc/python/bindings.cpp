@@ -33,7 +33,8 @@ PYBIND11_MODULE(_C, m) {
   aegis::bind_token_files(m);
   aegis::bind_evidence(m);
   aegis::bind_feeder(m);
-  aegis::bind_records(m);  // after the filler it derives from
+  aegis::bind_documents(m);
+  aegis::bind_records(m);  // after the filler that both derive from
   aegis::bind_slots(m);
   aegis::bind_kv(m);
 }

@@ -11,8 +11,10 @@ from aegis import ops
 from aegis._C import ArenaExhausted, build_info, cpu_isa
 from aegis.arena import Arena
 from aegis.data.loader import FlatArenaDataLoader
+from aegis.data.mixture import TokenMixture
 from aegis.data.patch import patch_torch
 from aegis.data.record_dataset import RecordDataset
+from aegis.data.token_batch import TokenBatch
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ __all__ = [
     "FusedLogitsSampler",
     "RecordDataset",
     "SlottedStaticCache",
+    "TokenBatch",
     "TokenDataset",
+    "TokenMixture",
     "bench_generate",
     "build_info",
     "cpu_isa",

@@ -43,7 +43,9 @@ class Delivery:
     def choose_path(self, loader: DataLoader[Any]) -> None:
         """Sets ``source`` and ``why`` for the data set and the collation that ``loader`` has now."""
         kind = type(loader.dataset).__name__
-        self.source = native_source(loader.dataset) if loader.collate_fn is default_collate else None
+        # A framework may have rebuilt a loader of ours as a plain one around its sampler.
+        pads = getattr(getattr(loader.batch_sampler, "sampler", loader.sampler), "tail", None) == "pad"
+        self.source = native_source(loader.dataset, pads=pads) if loader.collate_fn is default_collate else None
         if self.source is not None:
             writer = f"{loader.num_workers} filler thread(s)" if loader.num_workers else "the calling thread"
             self.why = f"native: batches of a {kind} are written by {writer}"

@@ -10,14 +10,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from aegis.data.delivery import Delivery
+from aegis.data.mixture import TokenMixture
 from aegis.data.native import NativeIter
 from aegis.data.order import IndexOrder, Progress, SeededSampler
-from aegis.data.state import make_state, restore
+from aegis.data.ranks import check_agreement, in_group, own_rank
+from aegis.data.state import make_state, order_of, restore
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
@@ -48,7 +49,12 @@ class FlatArenaDataLoader(DataLoader[Any]):
             with ``shuffle=True`` a permutation keyed by (seed, epoch), else 0, 1, 2, … Nothing is drawn from torch's
             generators. Without ``seed``, the same draws and the same order as torch, bit for bit.
         rank, world_size: this process's share of the order; needs ``seed``. By default those of
-            ``torch.distributed`` when that is initialised, else 0 of 1. ``batch_size`` counts per rank.
+            ``torch.distributed`` as soon as that is initialised, else 0 of 1; the first ``iter()`` then compares the
+            data's fingerprint, the order and the position on all ranks, once. ``batch_size`` counts per rank.
+        tail: how an epoch ends whose samples do not fill the last step of all ranks; needs ``seed``. None shares them
+            equally, fewer than ``world_size`` go to nobody, and ``drop_last`` leaves the step out. "wrap" fills it up
+            with the epoch's first samples. "pad" (token data alone) fills it up with rows whose inputs are 0 and whose
+            targets are the ``ignore_index``; the field "valid" of :class:`~aegis.TokenDataset` tells them.
         reuse: batches alias the ring: one stays valid until the batch after the next is asked for. By default a
             slot is written again only when the last tensor over it (views, NumPy arrays and what autograd saved
             included) is gone, and when all slots are held a fresh one is made. Has an effect on the native path alone.
@@ -96,10 +102,14 @@ class FlatArenaDataLoader(DataLoader[Any]):
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        tail: str | None = None,
         reuse: bool = False,
         chain: IntegrityChain | None = None,
     ) -> None:
         self.seed = seed
+        self.tail = tail
+        self._ranks_given = rank is not None or world_size is not None
+        self._agreed = False
         self.rank = rank
         self.world_size = world_size
         self.reuse = reuse
@@ -113,6 +123,10 @@ class FlatArenaDataLoader(DataLoader[Any]):
             shuffle = None
         elif rank is not None or world_size is not None:
             raise ValueError("rank and world_size: expected seed= beside them, so that all ranks share one order")
+        elif tail is not None:
+            raise ValueError(f"tail: expected seed= beside it, which makes the order, got tail={tail!r} alone")
+        elif isinstance(dataset, TokenMixture):
+            raise ValueError("seed: expected one with a TokenMixture, whose samples come in an order of its own")
         super().__init__(
             dataset,
             batch_size,
@@ -154,11 +168,15 @@ class FlatArenaDataLoader(DataLoader[Any]):
         assert self.seed is not None
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
-        in_group = dist.is_available() and dist.is_initialized()
-        if self.rank is None:
-            self.rank = dist.get_rank() if in_group else 0
-        if self.world_size is None:
-            self.world_size = dist.get_world_size() if in_group else 1
+        if self.tail not in (None, "pad", "wrap"):
+            raise ValueError(f"tail: expected None, 'pad' or 'wrap', got {self.tail!r}")
+        if self.tail is not None and drop_last:
+            raise ValueError(f"drop_last: expected False with tail={self.tail!r}, which fills the last batch up")
+        if self.tail == "pad" and not isinstance(dataset, TokenDataset | TokenMixture):
+            raise ValueError(f"tail: expected 'pad' with token data alone, got a {type(dataset).__name__}")
+        own = own_rank()
+        self.rank = own[0] if self.rank is None else self.rank
+        self.world_size = own[1] if self.world_size is None else self.world_size
         sampler = SeededSampler(
             dataset,
             batch_size or 1,
@@ -167,6 +185,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
             drop_last=drop_last,
             rank=self.rank,
             world_size=self.world_size,
+            tail=self.tail,
         )
         return sampler, torch.Generator().manual_seed(self.seed)
 
@@ -191,6 +210,24 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     # --- iteration ---------------------------------------------------------------------------------------------
 
+    def _join_group(self) -> None:
+        """Takes this process's share of a torch.distributed that was initialised after this loader was made."""
+        if isinstance(self.sampler, SeededSampler) and not self._ranks_given and in_group():
+            self.rank, self.world_size = own_rank()
+            self.sampler.rank, self.sampler.world_size = self.rank, self.world_size
+
+    def _check_agreement(self) -> None:
+        if self._agreed or self._ranks_given or not in_group() or not isinstance(self.sampler, SeededSampler):
+            return
+        self._agreed = True
+        shape = {"batch_size": self.batch_size, "drop_last": self.drop_last, "tail": self.tail}
+        where = {"epoch": self._next.epoch, "position": self._next.start}
+        check_agreement({**order_of(self), **shape, **where})
+
+    def __len__(self) -> int:
+        self._join_group()
+        return super().__len__()
+
     @property
     def _index_sampler(self) -> Any:
         return super()._index_sampler if self._order is None else self._order
@@ -198,6 +235,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def __iter__(self) -> _BaseDataLoaderIter:
         if self._closed:
             raise RuntimeError("this loader has been closed")
+        self._join_group()
+        self._check_agreement()
         progress = self._delivery.progress = self._next
         progress.started = True
         self._next = Progress(progress.epoch + 1)
@@ -239,18 +278,24 @@ class FlatArenaDataLoader(DataLoader[Any]):
         """
         return make_state(self, self._delivery.progress)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, extend: bool = False) -> None:
         """The next ``iter()`` goes on where ``state`` was taken: in O(1) with ``seed``, after one ``torch.randperm``
         with torch's shuffle, and with a sampler of the user's by asking it for the batches before.
 
         The loader's chain goes on from the one in ``state``, at once, so that it ends as that of a run without a break.
         A loader without a chain leaves the one in ``state`` alone.
 
+        Args:
+            state: of :meth:`state_dict`. With ``seed``, ranks, threads and batch_size may be others; so may the weights
+                of a :class:`~aegis.TokenMixture`, whose shares then count from here.
+            extend: accepts token data to which files were appended. The epoch under way ends with the samples that it
+                began with, and the next has all of them; in a mixture, a source that has grown begins a new pass here.
+
         Raises:
             ValueError: ``state`` belongs to other data or to another order, or has no chain, or one of another kind,
-                for this loader's; says which value differs. Nothing has changed then.
+                for this loader's; says which file or value differs. Nothing has changed then.
         """
-        self._next = self._delivery.progress = restore(self, state)
+        self._next = self._delivery.progress = restore(self, state, extend=extend)
 
     # --- numbers and end ---------------------------------------------------------------------------------------
 
@@ -276,7 +321,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         totals["major_faults"] = major - self._faults_at_start[1]
         if self._delivery.source is not None:
             totals["bytes"] = totals.get("samples", 0) * self._delivery.source.sample_bytes
-            if isinstance(self.dataset, TokenDataset):
+            if isinstance(self.dataset, TokenDataset | TokenMixture):
                 totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
                 totals["tail_tokens"] = self.dataset.tail_tokens
         if isinstance(self.sampler, SeededSampler):

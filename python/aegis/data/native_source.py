@@ -13,6 +13,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 
 from aegis import _C
 from aegis.data.dtypes import CODES
+from aegis.data.mixture import TokenMixture
 from aegis.data.record_dataset import RecordDataset
 from aegis.data.record_fields import RecordField, record_filler
 from aegis.data.token_dataset import TokenDataset
@@ -57,12 +58,17 @@ class NativeSource:
                 )
 
 
-def native_source(dataset: object) -> NativeSource | None:
-    """How C++ reads ``dataset`` as it is now, or None where its samples, or collating them, need Python."""
+def native_source(dataset: object, *, pads: bool = False) -> NativeSource | None:
+    """How C++ reads ``dataset`` as it is now, or None where its samples, or collating them, need Python.
+
+    ``pads``: the order may ask for rows of padding.
+    """
     if not _collation_is_torchs():
         return None
+    if type(dataset) is TokenMixture and all(_untouched(source, TokenDataset) for source in dataset.sources):
+        return NativeSource(dataset.filler(), dataset.structure)
     if isinstance(dataset, TokenDataset) and _untouched(dataset, TokenDataset):
-        return NativeSource(_C.TokenFiller(dataset.windows))
+        return NativeSource(dataset.filler(pads=pads), dataset.structure)
     if isinstance(dataset, RecordDataset) and _untouched(dataset, RecordDataset):
         return _of_fields(dataset.record_fields, dataset.structure)
     # Another class may mean other samples, and an attribute of this name is what torch would call for a batch.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 from aegis._C import Schedule
+from aegis.data.mixture import MixtureBase, TokenMixture
 
 __all__ = ["IndexOrder", "Progress", "SeededSampler", "index_batches", "stands_in"]
 
@@ -43,7 +44,8 @@ class SeededSampler(Sampler[int]):
     With ``shuffle`` the order is a keyed permutation of (seed, epoch), evaluated a sample at a time; without, it
     is 0, 1, 2, … The global order comes first and the rank's slice of it second, a batch at a time, so the union
     over ranks does not depend on how many there are. Every rank has the same number of batches; at most
-    ``world_size - 1`` samples at the end of an epoch go to nobody.
+    ``world_size - 1`` samples at the end of an epoch go to nobody. With ``tail`` the last batch is as long as the
+    others: "pad" fills it up with rows of padding, "wrap" with the epoch's first samples.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class SeededSampler(Sampler[int]):
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        tail: str | None = None,
     ) -> None:
         self.data_source = data_source
         self.batch_size = batch_size
@@ -64,13 +67,27 @@ class SeededSampler(Sampler[int]):
         self.drop_last = drop_last
         self.rank = rank
         self.world_size = world_size
+        self.tail = tail
         self.epoch = 0
+        self.base: MixtureBase | None = None
+        """Where a mixture's weights were changed."""
+        self.shorter: dict[int, int] = {}
+        """Samples in epochs that had begun when files were appended."""
         self.schedule(0)  # bad arguments are errors now, not at the first batch
+
+    def samples(self, epoch: int) -> int:
+        """In an epoch, on all ranks together."""
+        if isinstance(self.data_source, TokenMixture):
+            return self.data_source.samples_in(epoch, self.base)
+        return self.shorter.get(epoch) or len(self.data_source)
 
     def schedule(self, epoch: int, start: int = 0) -> Schedule:
         """The batches of an epoch from ``start`` on: samples that all ranks together have already had."""
+        order = None
+        if isinstance(self.data_source, TokenMixture):
+            order = self.data_source.order(epoch, self.base, seed=self.seed, shuffle=self.shuffle)
         return Schedule(
-            len(self.data_source),
+            self.samples(epoch),
             self.batch_size,
             drop_last=self.drop_last,
             rank=self.rank,
@@ -78,6 +95,8 @@ class SeededSampler(Sampler[int]):
             start=start,
             seed=self.seed if self.shuffle else None,
             epoch=epoch,
+            fill=self.tail or "none",
+            order=order,
         )
 
     def set_epoch(self, epoch: int) -> None:

@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset
 
+from aegis.data.mixture import TokenMixture
 from aegis.data.order import Progress, SeededSampler
+from aegis.data.state_data import check_data, data_state, take_up
 
 if TYPE_CHECKING:
     from aegis.data.loader import FlatArenaDataLoader
 
-__all__ = ["make_state", "restore"]
+__all__ = ["make_state", "order_of", "restore"]
 
 _VERSION = 1
 
 
-def _order_of(loader: FlatArenaDataLoader) -> dict[str, Any]:
+def order_of(loader: FlatArenaDataLoader) -> dict[str, Any]:
     """What must agree for a position to mean the same samples."""
-    if isinstance(loader.dataset, IterableDataset):
+    dataset = loader.dataset
+    if isinstance(dataset, IterableDataset):
         raise TypeError("state_dict: expected a map-style dataset; an IterableDataset keeps its own position")
-    fingerprint = getattr(loader.dataset, "fingerprint", None)
+    fingerprint = getattr(dataset, "fingerprint", None)
     order = {
-        "samples": len(loader.dataset),  # type: ignore[arg-type]
+        "samples": dataset.total if isinstance(dataset, TokenMixture) else len(dataset),  # type: ignore[arg-type]
         "fingerprint": fingerprint() if callable(fingerprint) else None,
     }
     if isinstance(loader.sampler, SeededSampler):
@@ -41,12 +44,13 @@ def _undrawn(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any] 
 
 def make_state(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any]:
     """The state at ``progress``. Once its last batch is delivered an epoch is over, and the next has not begun."""
-    state = {"version": _VERSION, **_order_of(loader)}
+    state = {"version": _VERSION, **order_of(loader)}
     if loader.chain is not None:
         state["chain"] = loader.chain.state()
     if isinstance(loader.sampler, SeededSampler):
         schedule = loader.sampler.schedule(progress.epoch, progress.start)
         done, position = progress.batches >= schedule.steps, schedule.position_after(progress.batches)
+        state.update(data_state(loader.sampler))
     else:
         position = progress.start + progress.batches
         done = position >= len(loader)
@@ -61,23 +65,38 @@ def make_state(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any
     }
 
 
-def restore(loader: FlatArenaDataLoader, state: dict[str, Any]) -> Progress:
-    """The progress that ``state`` stands for. Raises ValueError where it does not fit ``loader``."""
-    expected = {"version": _VERSION, **_order_of(loader)}
-    for name, value in expected.items():
+def restore(loader: FlatArenaDataLoader, state: dict[str, Any], *, extend: bool = False) -> Progress:
+    """The progress that ``state`` stands for. Raises ValueError, and changes nothing, where it does not fit ``loader``.
+
+    ``extend`` accepts token data that has grown by files at its end.
+    """
+    expected = {"version": _VERSION, **order_of(loader)}
+    for name in (*expected, "epoch", "position"):
         if name not in state:
             raise ValueError(f"state: expected the key {name!r}, got only {sorted(state)}")
-        if state[name] != value:
-            what = "the data has changed: " if name in ("fingerprint", "samples") else ""
-            raise ValueError(f"state: {what}expected {name} {value!r} (this loader's), got {state[name]!r}")
+    if extend and not isinstance(loader.sampler, SeededSampler):
+        raise ValueError("extend: expected a loader with seed=, got one in torch's order")
+    grown = check_data(loader.dataset, expected, state, extend=extend)
+    for name, value in expected.items():
+        if name not in ("samples", "fingerprint") and state[name] != value:
+            raise ValueError(f"state: expected {name} {value!r} (this loader's), got {state[name]!r}")
     for name in ("epoch", "position"):
-        if not isinstance(state.get(name), int) or state[name] < 0:
-            raise ValueError(f"state: expected {name} to be an int of at least 0, got {state.get(name)!r}")
-    if state["position"] > expected["samples"]:
-        raise ValueError(f"state: expected position 0 to {expected['samples']}, got {state['position']}")
-    if loader.chain is not None:
-        if "chain" not in state:
-            raise ValueError("state: expected the key 'chain', for this loader has one; the state is of one without")
-        loader.chain.restore(state["chain"])
+        if not isinstance(state[name], int) or state[name] < 0:
+            raise ValueError(f"state: expected {name} to be an int of at least 0, got {state[name]!r}")
+    chain = loader.chain
+    if chain is not None and "chain" not in state:
+        raise ValueError("state: expected the key 'chain', for this loader has one; the state is of one without")
+    before = None if chain is None else chain.state()
+    if chain is not None:
+        chain.restore(state["chain"])
+    try:
+        if isinstance(loader.sampler, SeededSampler):
+            take_up(loader.sampler, state, grown)
+        elif state["position"] > expected["samples"]:
+            raise ValueError(f"state: expected position 0 to {expected['samples']}, got {state['position']}")
+    except BaseException:
+        if chain is not None and before is not None:
+            chain.restore(before)
+        raise
     started = bool(state.get("started"))
     return Progress(state["epoch"], state["position"], rng=state.get("rng"), started=started, resumed=started)

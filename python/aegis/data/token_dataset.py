@@ -15,11 +15,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from aegis import _C, ops
+from aegis.data.documents import DocumentOptions, find_offsets, make_rows
+from aegis.data.dtypes import DTYPES
 from aegis.data.formats import TokenFile, describe
 from aegis.data.paths import Paths, expand_paths
+from aegis.data.token_batch import FIELDS, Structure
 
-__all__ = ["TokenDataset", "open_store"]
+__all__ = ["DIGEST", "TokenDataset", "fill_rows", "open_store"]
 
+DIGEST = 8  # hex digits of each in TokenDataset.file_digests()
 _EDGE = 4096  # bytes of each end of a file that go into the fingerprint
 
 
@@ -28,7 +32,15 @@ def open_store(files: Sequence[TokenFile]) -> _C.TokenStore:
     return _C.TokenStore([(f.path, f.dtype, f.byte_offset, f.tokens, f.swapped) for f in files])
 
 
-class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
+def fill_rows(filler: _C.BatchFiller, rows: NDArray[np.int64]) -> list[Tensor]:
+    """The tensors of a batch of these rows, written here and now."""
+    shapes = [(DTYPES[code, bits], (len(rows), *shape)) for code, bits, shape in filler.fields]
+    tensors = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in shapes]
+    filler.fill_into(rows, [tensor.data_ptr() for tensor in tensors])
+    return tensors
+
+
+class TokenDataset(Dataset[Any]):
     """Windows over one or many token files: ``ds[i]`` is ``(x, y)``, int64, with y one token later than x.
 
     The files are mapped, not read: opening costs a page per file, and the memory belongs to the page cache,
@@ -47,6 +59,21 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
             ``stride=block_size`` gives ``(n - 1) // block_size`` disjoint blocks and ``stride=1`` every one of
             ``n - block_size`` starts.
         vocab_size: when given, every id of every file is checked to be below it. Reads all of the data once.
+        documents: True for where the files say that documents begin, or offsets of one's own: for each file an array,
+            in tokens, from 0 to the file's count, as long as there are documents and one more. Where documents are
+            known, nothing is predicted across their ends: see ``ignore_index``.
+        bos_id, eos_id: instead, the token that begins, or ends, every document. Reads all of the data once.
+        layout: how documents become rows of ``block_size`` tokens. "stream": windows ``stride`` apart, whatever they
+            cut. "aligned": each row begins with a document, and the rest of the one that it cuts off is left out.
+            "packed": whole documents side by side by best-fit decreasing, in groups of 256 rows and without padding;
+            only documents longer than a row and the few that fit nowhere are cut, and each token is in one row.
+        fields: names of what a batch has beside inputs and targets: "document_ids", "position_ids", "cu_seqlens" and
+            "valid". Samples and batches are then a :class:`~aegis.TokenBatch`, which says what they are, and not a
+            pair.
+        ignore_index: the target at a document's end, which losses leave out; None, in "stream" alone, for the token
+            that follows in the file.
+        max_documents: gives cu_seqlens the fixed length ``batch * max_documents + 1``, the last entry repeated, as a
+            CUDA graph needs it. A row of more documents is an error when it is read.
 
     Raises:
         OSError: a file is missing, unreadable or a directory, or a pattern matches nothing.
@@ -65,28 +92,63 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         dtype: Any = None,
         stride: int | None = None,
         vocab_size: int | None = None,
+        documents: Any = None,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+        layout: str = "stream",
+        fields: Sequence[str] = (),
+        ignore_index: int | None = -100,
+        max_documents: int | None = None,
     ) -> None:
         block_size = operator.index(block_size)
+        fields = (fields,) if isinstance(fields, str) else tuple(fields)
+        options = DocumentOptions(layout, fields, ignore_index, max_documents)
+        options.check(stride=stride)
         stride = block_size if stride is None else operator.index(stride)
         files = [describe(path, format, dtype) for path in expand_paths(paths)]
-        self._open(files, block_size, stride)
+        store = open_store(files)
+        if documents is None and bos_id is None and eos_id is None:
+            documents = layout != "stream" or any(name != "valid" for name in fields)
+        offsets = find_offsets(store, files, documents, bos_id=bos_id, eos_id=eos_id)
+        self._open(files, store, block_size, stride, options, offsets)
         if vocab_size is not None:
             self._check_ids(operator.index(vocab_size))
 
-    def _open(self, files: Sequence[TokenFile], block_size: int, stride: int) -> None:
+    def _open(
+        self,
+        files: Sequence[TokenFile],
+        store: _C.TokenStore,
+        block_size: int,
+        stride: int,
+        options: DocumentOptions,
+        offsets: list[NDArray[np.int64]] | None,
+    ) -> None:
         self._files = tuple(files)
-        self._store = open_store(files)
-        self._windows = _C.TokenWindows(self._store, block_size, stride)
+        self._store = store
+        self._block_size, self._stride, self._options = block_size, stride, options
+        self._documents = None if offsets is None else _C.Documents(store, offsets)
+        self._windows = _C.TokenWindows(store, block_size, stride) if options.layout == "stream" else None
+        self._rows: _C.TokenRows = make_rows(self._windows, self._documents, block_size, options.layout)
+        self._plain = self._documents is None and not options.fields
+        self._structure = Structure(self.fields, options.max_documents)
+        self._row_filler: _C.RowFiller | None = None
+        if not self._plain:
+            self._row_filler = self.row_filler()
         self._arena: Tensor = torch.utils.dlpack.from_dlpack(self._store.dlpack())
-        self._fingerprint: str | None = None
+        self._file_digests: list[bytes] | None = None
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self._rows)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Window ``index``: two int64 tensors of ``block_size`` tokens. Negative indices count from the end."""
+    def __getitem__(self, index: int) -> Any:
+        """Row ``index``: two int64 tensors of ``block_size`` tokens, or with ``fields`` a :class:`~aegis.TokenBatch`.
+
+        Negative indices count from the end.
+        """
+        if self._windows is None or not self._plain or index == _C.PADDING:
+            return self.__getitems__([index])[0]
         index = operator.index(index)
-        count = len(self._windows)
+        count = len(self)
         if not -count <= index < count:
             raise IndexError(f"index: expected {-count} to {count - 1}, got {index}")
         at = index if index >= 0 else index + count
@@ -95,14 +157,20 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         self._windows.verify_one(at)  # after reading: a file cut short reads as zeroes
         return x.view(-1), y.view(-1)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Many windows by one call, as views of two matrices; torch's DataLoader calls this for a batch."""
-        x, y = self._extract(self._indices(indices))
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Many rows by one call, as views of two matrices; torch's DataLoader calls this for a batch."""
+        rows = self._indices(indices)
+        if self._options.fields:
+            return [self._structure.sample(self._fill(rows[at : at + 1])) for at in range(len(rows))]
+        padded = bool((rows == _C.PADDING).any())
+        x, y = self._extract(rows) if self._plain and not padded else self._fill(rows)
         return list(zip(x.unbind(), y.unbind(), strict=True))
 
     def __repr__(self) -> str:
+        how = f"stride={self.stride}" if self._options.layout == "stream" else f"layout={self._options.layout!r}"
+        documents = "" if self._documents is None else f"{len(self._documents)} documents, "
         return (
-            f"TokenDataset({len(self)} windows: block_size={self.block_size}, stride={self.stride}; "
+            f"TokenDataset({len(self)} windows: block_size={self.block_size}, {how}; {documents}"
             f"{self.tokens} {str(self.dtype).removeprefix('torch.')} tokens in {len(self._files)} "
             f"file{'s' if len(self._files) > 1 else ''})"
         )
@@ -122,10 +190,38 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         """For each file, where its tokens begin in the arena and how many they are."""
         return self._store.segments
 
+    def filler(self, *, pads: bool = False) -> _C.BatchFiller:
+        """What writes batches of these rows, for the C++ feeder; ``pads``: also rows of padding."""
+        if self._row_filler is not None:
+            return self._row_filler
+        if pads:
+            return self.row_filler()
+        assert self._windows is not None
+        return _C.TokenFiller(self._windows)
+
+    def row_filler(self) -> _C.RowFiller:
+        """The filler of rows that have documents or fields."""
+        return _C.RowFiller([self.source], self.fields, max_documents=self._options.max_documents)
+
     @property
-    def windows(self) -> _C.TokenWindows:
-        """The windows as the C++ feeder takes them."""
-        return self._windows
+    def source(self) -> tuple[_C.TokenRows, int | None]:
+        """The rows, and what the target of a document's last token is, as the C++ feeder takes them."""
+        return self._rows, None if self._documents is None else self._options.ignore_index
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What a batch has beside inputs and targets, in the order in which it is written."""
+        return tuple(sorted(self._options.fields, key=FIELDS.index))
+
+    @property
+    def max_documents(self) -> int | None:
+        """The most documents a row may have, where that fixes the length of cu_seqlens."""
+        return self._options.max_documents
+
+    @property
+    def structure(self) -> Structure | None:
+        """Makes a batch of the tensors that a filler has written; None where it is the list of them."""
+        return self._structure if self._options.fields else None
 
     @property
     def files(self) -> tuple[TokenFile, ...]:
@@ -140,12 +236,28 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
     @property
     def block_size(self) -> int:
         """Tokens in x and in y."""
-        return self._windows.block_size
+        return self._block_size
 
     @property
     def stride(self) -> int:
         """Tokens from one window to the next in a file."""
-        return self._windows.stride
+        return self._stride
+
+    @property
+    def layout(self) -> str:
+        """How documents become rows: "stream", "aligned" or "packed"."""
+        return self._options.layout
+
+    @property
+    def documents(self) -> int | None:
+        """Documents in all files, the empty ones left out; None where they are not known."""
+        return None if self._documents is None else len(self._documents)
+
+    @property
+    def rows(self) -> _C.TokenRows:
+        """Which stretches of the arena make up a row: ``rows.pieces(i)`` lists begin, count and whether the document
+        ends there."""
+        return self._rows
 
     @property
     def dtype(self) -> torch.dtype:
@@ -159,11 +271,14 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def tail_tokens(self) -> int:
-        """Tokens at the ends of files, after the last window, that are never delivered."""
-        return self._windows.tail_tokens
+        """Tokens that are never delivered: at the ends of files, and where "aligned" rows cut documents off."""
+        return self._rows.tail_tokens
 
     def offsets(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> Tensor:
-        """(len(indices),) int64: where these windows begin in the arena. IndexError where there is no such."""
+        """(len(indices),) int64: where these windows begin in the arena. IndexError where there is no such, and
+        ValueError with a layout of rows that are no windows."""
+        if self._windows is None:
+            raise ValueError(f"offsets: expected layout='stream', got {self.layout!r}: see rows")
         return torch.from_numpy(self._windows.offsets(self._indices(indices)))
 
     def verify(self) -> None:
@@ -175,34 +290,53 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         """
         self._store.verify_all()
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, files: int | None = None) -> str:
         """16 hex digits that change with the data, its order or how it is cut, and not with its place.
 
-        From SHA-256 of dtype, block_size, stride and, for each file, its token count and the first and last
-        4 KiB of its tokens. Two ranks, or a run and its resumption, read the same when these agree. Computed
-        once. Cost: two pages per file.
+        From SHA-256 of dtype, block_size, stride and layout and, for each file, its token count, the first and last
+        4 KiB of its tokens and where up to 8,192 of its documents begin. Two ranks, or a run and its resumption, read
+        the same when these agree. ``files``: of so many files alone. Computed once. Cost: two pages per file.
         """
-        if self._fingerprint is None:
-            digest = hashlib.sha256()
-            digest.update(f"{self._store.dtype} {self.block_size} {self.stride}".encode())
+        digest = hashlib.sha256(f"{self._store.dtype} {self.block_size} {self.stride}".encode())
+        if self._documents is not None:
+            digest.update(f" {self.layout}".encode())
+        for own in self._digests()[:files]:
+            digest.update(own)
+        return digest.hexdigest()[:16]
+
+    def file_digests(self) -> str:
+        """Eight hex digits for each file, by which a saved state knows which one has changed."""
+        return "".join(digest.hex()[:DIGEST] for digest in self._digests())
+
+    def _digests(self) -> list[bytes]:
+        if self._file_digests is None:
+            digests = []
             for at, (_, count) in enumerate(self.segments):
                 data = self._tokens_of(at).view(np.uint8)
-                digest.update(f" {count} ".encode())
+                digest = hashlib.sha256(f"{count} ".encode())
                 digest.update(data[:_EDGE].tobytes())
                 digest.update(data[-_EDGE:].tobytes())
+                if self._documents is not None:
+                    bounds = self._documents.offsets(at)
+                    digest.update(bounds[:: max(1, len(bounds) // _EDGE)].tobytes())
+                digests.append(digest.digest())
             self.verify()
-            self._fingerprint = digest.hexdigest()[:16]
-        return self._fingerprint
+            self._file_digests = digests
+        return self._file_digests
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self._files, "block_size": self.block_size, "stride": self.stride}
+        offsets = None
+        if self._documents is not None:
+            offsets = [self._documents.offsets(at) for at in range(len(self._files))]
+        state = {"files": self._files, "block_size": self.block_size, "stride": self.stride}
+        return {**state, "options": self._options, "offsets": offsets}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for file in state["files"]:
             size = os.stat(file.path).st_size
             if size != file.size:
                 raise ValueError(f"{file.path}: expected {file.size} bytes, as when pickled, got {size}")
-        self._open(**state)
+        self._open(store=open_store(state["files"]), **state)
 
     def _indices(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> NDArray[np.int64]:
         """As an array of 0 <= index < len, from indices that may count from the end."""
@@ -211,12 +345,17 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
             array = np.fromiter(map(operator.index, indices), np.int64, len(indices))
         except OverflowError:
             raise IndexError(f"index: expected {-count} to {count - 1}, got one beyond 64 bits") from None
-        outside = (array < -count) | (array >= count)
+        padding = array == _C.PADDING
+        outside = ((array < -count) | (array >= count)) & ~padding
         if outside.any():
             raise IndexError(f"index: expected {-count} to {count - 1}, got {array[outside][0]}")
-        return np.where(array < 0, array + count, array)
+        return np.where((array < 0) & ~padding, array + count, array)
+
+    def _fill(self, rows: NDArray[np.int64]) -> list[Tensor]:
+        return fill_rows(self.filler(pads=True), rows)
 
     def _extract(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        assert self._windows is not None
         offsets = torch.from_numpy(self._windows.offsets(indices))
         batch = ops.extract_batch(self._arena, offsets, self.block_size)
         self._windows.verify(indices)
