@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aegis
+import numpy as np
+import pytest
+import torch
+from aegis.evidence import Telemetry, read_telemetry
+from aegis.evidence import telemetry as telemetry_module
+from aegis.evidence.telemetry import COLUMNS
+from aegis.evidence.telemetry_file import RotatingCsv
+from torch.utils.data import DataLoader, TensorDataset
+
+WAIT = 60.0  # seconds that a loaded machine may need
+
+
+@pytest.fixture
+def loader() -> Iterator[aegis.FlatArenaDataLoader]:
+    data = TensorDataset(torch.arange(400.0).reshape(100, 4))
+    with aegis.FlatArenaDataLoader(data, 5, num_workers=1) as made:
+        yield made
+
+
+def until(ready: Any) -> None:
+    deadline = time.monotonic() + WAIT
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_row_for_every_step(tmp_path: Path, loader: aegis.FlatArenaDataLoader) -> None:
+    path = tmp_path / "new" / "folder" / "telemetry.csv"
+    with Telemetry(path, loader=loader, interval=1e-3) as telemetry:
+        for (values,) in telemetry.watch(loader):
+            seconds = telemetry.step(tokens=values.numel(), loss=values.sum().item())
+            assert seconds > 0.0
+    assert telemetry.stats() == {"rows": 20, "dropped_rows": 0, "lost_rows": 0, "clock_steps": 0}
+    table = read_telemetry(path)
+    assert list(table) == COLUMNS
+    assert table["step"].tolist() == list(range(1, 21))
+    assert table["loss"].tolist() == [sum(range(20 * n, 20 * n + 20)) for n in range(20)]
+    assert table["tokens"].tolist() == [20] * 20
+    assert (table["wait_seconds"] > 0.0).all()
+    assert (table["wait_seconds"] < table["step_seconds"]).all()
+    assert np.allclose(table["tokens_per_second"], 20 / table["step_seconds"])
+    assert (np.diff(table["elapsed_seconds"]) > 0.0).all()
+    assert (table["minor_faults"] >= 0).all()
+    assert (table["native_allocations"] >= 0).all()
+    assert np.isnan(table["clock_step_seconds"]).all()
+    sampled = np.isfinite(table["rss_anon_bytes"])
+    assert sampled[0]
+    for name in ("rss_file_bytes", "rss_shmem_bytes", "vm_data_bytes", "workers"):
+        assert np.isfinite(table[name][sampled]).all()
+        assert np.isnan(table[name][~sampled]).all()
+    assert 1e6 < table["pss_bytes"][0] < table["rss_anon_bytes"][0] + table["rss_file_bytes"][0] + 1e8
+    assert (table["feeder_us_p50"][sampled] <= table["feeder_us_p99"][sampled]).any()
+    for name in filter(lambda name: name.startswith("gpu_"), COLUMNS):
+        assert np.isnan(table[name]).all() or torch.cuda.is_available()
+
+
+def test_without_a_loader_steps_follow_each_other(tmp_path: Path) -> None:
+    telemetry = Telemetry(tmp_path / "t.csv", interval=1000.0)
+    telemetry.step()
+    telemetry.step(step=7, tokens=3)
+    telemetry.step(loss=float("nan"))
+    telemetry.close()
+    telemetry.close()
+    telemetry.step()
+    assert telemetry.stats()["dropped_rows"] == 1
+    table = read_telemetry(tmp_path / "t.csv")
+    assert table["step"].tolist() == [1, 7, 8]
+    assert np.isnan(table["wait_seconds"]).all()
+    assert np.isnan(table["native_allocations"]).all()
+    assert table["step_seconds"].sum() <= table["elapsed_seconds"][-1] * (1 + 1e-9)
+
+
+def test_worker_processes_are_counted_apart(tmp_path: Path) -> None:
+    data = DataLoader(TensorDataset(torch.arange(40.0)), 10, num_workers=2)
+    with Telemetry(tmp_path / "t.csv", loader=data, interval=1e-6) as telemetry:
+        for (values,) in telemetry.watch(data):
+            telemetry.step(tokens=values.numel())
+    table = read_telemetry(tmp_path / "t.csv")
+    assert table["workers"][0] == 2
+    assert table["workers_pss_bytes"][0] > 0
+    assert table["workers_minor_faults"][0] > 0
+
+
+def test_files_rotate_by_size_and_the_newest_stay(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    with Telemetry(path, interval=1e-3, max_bytes=4096, keep=2) as telemetry:
+        for _ in range(40):
+            written = telemetry.stats()["rows"]
+            for _ in range(10):
+                telemetry.step()
+            until(lambda written=written: telemetry.stats()["rows"] > written)
+    parts = sorted(path.name for path in tmp_path.iterdir())
+    assert len(parts) == 3
+    assert "t.csv" in parts
+    table = read_telemetry(path)
+    assert table["step"][-1] == 400
+    assert (np.diff(table["step"]) == 1).all()
+    for part in tmp_path.iterdir():
+        assert part.read_text().startswith("step,")
+
+
+def test_an_older_file_is_left_alone_unless_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    Telemetry(path).close()
+    (tmp_path / "t.3.csv").write_text("older\n")
+    with pytest.raises(FileExistsError, match=r"path: expected no such file \(or replace=True\), but there is .*t.csv"):
+        Telemetry(path)
+    Telemetry(path, replace=True).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+class Disk:
+    """Stands between RotatingCsv and the kernel: has room for so many bytes, and takes a part before it fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room: int | None = None
+        self._write = os.write
+        monkeypatch.setattr("aegis.evidence.telemetry_file.os.write", self.write)
+
+    def write(self, fd: int, data: Any) -> int:
+        if self.room is None:
+            return self._write(fd, data)
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count = self._write(fd, data[: self.room])
+        self.room -= count
+        return count
+
+
+def test_a_full_disk_is_told_once_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    telemetry = Telemetry(tmp_path / "t.csv", interval=1e-3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        telemetry.step()
+        until(lambda: telemetry.stats()["rows"] == 1)
+        disk.room = 30  # the middle of a line
+        for _ in range(3):
+            telemetry.step()
+        until(lambda: telemetry.stats()["lost_rows"] == 3)
+        telemetry.step()
+        until(lambda: telemetry.stats()["lost_rows"] == 4)
+        disk.room = None
+        telemetry.step()
+        telemetry.close()
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == 1
+    assert "t.csv cannot be written, rows are lost until it can: [Errno 28]" in messages[0]
+    assert telemetry.stats() == {"rows": 2, "dropped_rows": 0, "lost_rows": 4, "clock_steps": 0}
+    assert read_telemetry(tmp_path / "t.csv")["step"].tolist() == [1, 6]
+
+
+def test_a_disk_that_fills_up_as_files_rotate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    file = RotatingCsv(tmp_path / "t.csv", ["step"], max_bytes=8, keep=None)
+    file.append(b"1\n2\n")
+    disk.room = 0
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            file.append(b"3\n")
+    disk.room = None
+    file.append(b"4\n")
+    file.close()
+    assert read_telemetry(tmp_path / "t.csv")["step"].tolist() == [1, 2, 4]
+
+
+def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging, released = threading.Event(), threading.Event()
+    append = RotatingCsv.append
+
+    def hang(self: RotatingCsv, lines: bytes) -> None:
+        hanging.set()
+        assert released.wait(WAIT)
+        append(self, lines)
+
+    monkeypatch.setattr(RotatingCsv, "append", hang)
+    telemetry = Telemetry(tmp_path / "t.csv", interval=1e-3, capacity=10)
+    telemetry.step()
+    assert hanging.wait(WAIT)
+    for _ in range(30):
+        telemetry.step()
+    assert telemetry.stats()["dropped_rows"] == 20
+    released.set()
+    telemetry.close()
+    assert telemetry.stats() == {"rows": 11, "dropped_rows": 20, "lost_rows": 0, "clock_steps": 0}
+    assert read_telemetry(tmp_path / "t.csv")["step"].tolist() == list(range(1, 12))
+
+
+@pytest.mark.parametrize("blocked", ["file in the way", "folder in the way", "read-only folder"])
+def test_a_folder_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path: Path, blocked: str) -> None:
+    path = tmp_path / "folder" / "t.csv"
+    if blocked == "file in the way":
+        path.parent.write_text("")
+    elif blocked == "folder in the way":
+        path.mkdir(parents=True)
+    elif os.geteuid() == 0:
+        path = Path("/proc/t.csv")  # root may write to every folder but such ones
+    else:
+        path.parent.mkdir(mode=0o500)
+    threads = threading.active_count()
+    with pytest.raises(OSError, match=str(path.parent)):
+        Telemetry(path)
+    assert threading.active_count() == threads
+
+
+def test_a_wall_clock_that_is_set_is_noted_and_changes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shift = 0.0
+    clock = time.time
+    monkeypatch.setattr(telemetry_module.time, "time", lambda: clock() + shift)
+    with Telemetry(tmp_path / "t.csv") as telemetry:
+        telemetry.step()
+        shift = -3600.0
+        telemetry.step()
+        telemetry.step()
+        shift = 30.0
+        telemetry.step()
+    assert telemetry.stats()["clock_steps"] == 2
+    table = read_telemetry(tmp_path / "t.csv")
+    noted = table["clock_step_seconds"]
+    assert np.isnan(noted[[0, 2]]).all()
+    assert noted[[1, 3]].tolist() == pytest.approx([-3600.0, 3630.0], abs=30.0)
+    assert (table["step_seconds"] >= 0.0).all()
+    assert (np.diff(table["elapsed_seconds"]) >= 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"interval": 0.0}, "interval: expected seconds above 0 and below a day, got 0.0"),
+        ({"interval": float("nan")}, "interval: expected seconds above 0 and below a day, got nan"),
+        ({"max_bytes": 10}, "max_bytes: expected at least 4096, got 10"),
+        ({"capacity": 0}, "capacity: expected at least 2, got 0"),
+        ({"keep": -1}, "keep: expected at least 0, got -1"),
+    ],
+)
+def test_numbers_out_of_range(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Telemetry(tmp_path / "t.csv", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Telemetry(tmp_path / "t.csv", progress=3) as telemetry:
+        for _ in telemetry.watch(range(3)):
+            telemetry.step(tokens=10, loss=1.5)
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "loss 1.500, " in shown
+    assert " tokens/s, waiting " in shown
+
+
+def test_tensorboard_gets_every_step_or_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ModuleNotFoundError, match=r"tensorboard: expected the package .* \(pip install tensorboard\)"):
+        Telemetry(tmp_path / "t.csv", tensorboard=tmp_path / "board")
+    assert not (tmp_path / "t.csv").exists()
+
+    class Board:
+        scalars: list[tuple[str, float, int]] = []  # noqa: RUF012
+
+        def __init__(self, folder: Path) -> None:
+            assert folder == tmp_path / "board"
+
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            if step == 3:
+                raise OSError("no room")
+            self.scalars.append((tag, value, step))
+
+        def close(self) -> None:
+            pass
+
+    module = type(sys)("torch.utils.tensorboard")
+    module.SummaryWriter = Board  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    telemetry = Telemetry(tmp_path / "t.csv", tensorboard=tmp_path / "board", interval=1e-3)
+    for step in range(1, 3):
+        telemetry.step(loss=step / 2)
+    until(lambda: telemetry.stats()["rows"] == 2)
+    telemetry.step()
+    with pytest.warns(RuntimeWarning, match="TensorBoard is left out from now on: no room"):
+        telemetry.close()
+    assert [(v, s) for tag, v, s in Board.scalars if tag == "train/loss"] == [(0.5, 1), (1.0, 2)]
+    assert read_telemetry(tmp_path / "t.csv")["step"].tolist() == [1, 2, 3]
+
+
+PROGRAM = """
+import os, signal, sys, time
+from aegis.evidence import Telemetry
+telemetry = Telemetry(sys.argv[1], interval=0.01)
+for step in range(1, 200):
+    telemetry.step(loss=step)
+if sys.argv[2] == "fork":
+    child = os.fork()
+    if child == 0:
+        telemetry.step()
+        telemetry.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+if sys.argv[2] == "SIGKILL":
+    while telemetry.stats()["rows"] < 199:
+        time.sleep(0.01)
+    telemetry.step()
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "exception":
+    raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("fork", 0), ("exception", -2), ("SIGKILL", -9)])
+def test_however_a_process_ends_whole_lines_stay(tmp_path: Path, end: str, status: int) -> None:
+    path = tmp_path / "t.csv"
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, str(path), end], capture_output=True, timeout=WAIT * 2)
+    assert ended.returncode == status, ended.stderr
+    text = path.read_text()
+    assert text.endswith("\n")
+    assert read_telemetry(path)["loss"][:199].tolist() == list(range(1, 200))
+    assert len(text.splitlines()) in ((200, 201) if end == "SIGKILL" else (200,))
+
+
+def test_reading_tells_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    cases = {
+        "": "expected a header, got an empty file",
+        "a,b\n1,2\n3\n": "line 3: expected 2 cells as in the header, got 1",
+        "a,b\n1,x\n": "line 2: expected numbers, got: could not convert string to float: 'x'",
+    }
+    for text, message in cases.items():
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_telemetry(path)
+    path.write_text("a,b\n1,2\n3,")
+    assert read_telemetry(path)["a"].tolist() == [1.0]
+    (tmp_path / "t.1.csv").write_text("a\n1\n")
+    with pytest.raises(ValueError, match="expected the header of the parts before it, got a,b"):
+        read_telemetry(path)
+    with pytest.raises(FileNotFoundError, match=r"none\.csv"):
+        read_telemetry(tmp_path / "none.csv")
+
+
+def test_file_size_limit_of_the_kernel(tmp_path: Path) -> None:
+    program = """
+import resource, sys, warnings
+from aegis.evidence import Telemetry
+telemetry = Telemetry(sys.argv[1], interval=0.005)
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    step = 0
+    while telemetry.stats()["lost_rows"] < 50:
+        step += 1
+        telemetry.step(step=step)
+        if step % 5 == 0:
+            written = telemetry.stats()
+            while sum(telemetry.stats().values()) < step:
+                pass
+    telemetry.close()
+assert len(caught) == 1, caught
+assert "File too large" in str(caught[0].message)
+"""
+    path = tmp_path / "t.csv"
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, timeout=WAIT * 2)
+    assert path.stat().st_size <= 6000
+    assert len(read_telemetry(path)["step"]) > 5
+
+
+def test_signals_are_not_touched(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    Telemetry(tmp_path / "t.csv").close()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
