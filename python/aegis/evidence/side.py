@@ -1,8 +1,8 @@
 """The process of one arm: trains when told, writes its telemetry, and ends in order whatever happens to its parent.
 
 Started by :mod:`aegis.evidence.turns` with a JSON file of its settings. Lines come in on stdin and go out on stdout:
-``{"run": n}`` trains n steps and is answered with where it stands, ``{"finish": validate}`` or the end of stdin closes
-everything.
+``{"run": n}`` trains n steps and is answered with where it stands; ``{"finish": status, "validate": …}`` or the end of
+stdin closes everything.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from typing import Any
 import torch
 
 from aegis.evidence.arm import Arm
+from aegis.evidence.receipt import Receipt
 from aegis.evidence.telemetry import Telemetry
 from aegis.evidence.training import ArmTraining, arm_loader
 from aegis.train.settings import Settings
 
 __all__ = ["main"]
+
+_ONE_FILE = 1 << 40  # telemetry is an artefact of the receipt, and is not to be cut in parts
 
 
 def main(config_path: str) -> int:
@@ -42,12 +45,26 @@ def main(config_path: str) -> int:
     training = ArmTraining(arm, settings, device=device)
     order = Path(config["order"]) if config["order"] else None
     loader = arm_loader(arm, settings, workers=config["workers"], device=device, order=order)
-    with Telemetry(config["telemetry"], loader=loader, interval=config["interval"], replace=True) as telemetry:
+    receipt = Receipt(
+        config["receipt"],
+        configuration={name: config[name] for name in ("arm", "settings", "device", "workers", "threads")},
+        seeds={"torch": settings.seed},
+        datasets={"train": loader.dataset},
+        chains={"run": training.chain} if arm.audit == "on" else {},
+    )
+    telemetry = Telemetry(
+        config["telemetry"], loader=loader, interval=config["interval"], max_bytes=_ONE_FILE, replace=True
+    )
+    with receipt, telemetry:
         # After the model's weights are drawn, so that all arms draw their order from the same state.
         batches = telemetry.watch(training.batches(loader, recorded=order is not None))
         _tell(answers, {"ready": True})
-        validate = _serve(training, batches, telemetry, answers, terminated)
-    result = _result(training, telemetry, validate=validate)
+        last = _serve(training, batches, telemetry, receipt, answers, terminated)
+        telemetry.close()
+        missing = telemetry.stats()["dropped_rows"] + telemetry.stats()["lost_rows"]
+        receipt.add_artefact(config["telemetry"], losses=not missing)
+        receipt.status = last["finish"]
+    result = _result(training, telemetry, validate=bool(last.get("validate")))
     if hasattr(loader, "close"):
         loader.close()
     _tell(answers, result)
@@ -55,23 +72,28 @@ def main(config_path: str) -> int:
 
 
 def _serve(
-    training: ArmTraining, batches: Iterator[Any], telemetry: Telemetry, answers: Any, terminated: list[int]
-) -> bool:
-    """Trains as told; whether the last word was to validate."""
+    training: ArmTraining,
+    batches: Iterator[Any],
+    telemetry: Telemetry,
+    receipt: Receipt,
+    answers: Any,
+    terminated: list[int],
+) -> dict[str, Any]:
+    """Trains as told, and returns how to finish."""
     lines = _Lines()
-    while not terminated:
+    while True:
         command = lines.next(terminated)
-        if command is None or "finish" in command:
-            return command is not None and bool(command["finish"])
+        if "finish" in command:
+            return command
         seconds, loss, tokens = 0.0, float("nan"), 0
         for _ in range(command["run"]):
             count, loss = training.step(batches)
             seconds += telemetry.step(tokens=count, loss=loss)
+            receipt.step(training.steps, loss)
             tokens += count
             if terminated or lines.waiting():  # nothing comes within a turn but the wish to end
                 break
         _tell(answers, {"step": training.steps, "seconds": seconds, "tokens": tokens, "loss": loss})
-    return False
 
 
 def _result(training: ArmTraining, telemetry: Telemetry, *, validate: bool) -> dict[str, Any]:
@@ -104,17 +126,13 @@ class _Lines:
     def waiting(self) -> bool:
         return bool(self._buffer) or bool(self._poll.poll(0))
 
-    def next(self, terminated: list[int]) -> dict[str, Any] | None:
-        """The next command; None at the end of stdin or after SIGTERM."""
+    def next(self, terminated: list[int]) -> dict[str, Any]:
+        """The next command; to finish at the end of stdin or after SIGTERM."""
         while b"\n" not in self._buffer:
-            if terminated:
-                return None
-            if not self._poll.poll(500):
-                continue
-            data = os.read(0, 4096)
-            if not data:
-                return None
-            self._buffer += data
+            data = os.read(0, 4096) if not terminated and self._poll.poll(500) else None
+            if terminated or data == b"":
+                return {"finish": "interrupted"}
+            self._buffer += data or b""
         line, _, self._buffer = self._buffer.partition(b"\n")
         command: dict[str, Any] = json.loads(line)
         return command

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from aegis.evidence.drift import Drift
 from aegis.evidence.soak_figures import SoakFigures
-from aegis.train.report import markdown_table
 from aegis.files import atomic_file
+from aegis.train.report import markdown_table
 
 __all__ = ["SoakReport"]
 

@@ -17,8 +17,8 @@ from aegis.evidence.soak_figures import Columns, SoakFigures, figures, same_loss
 from aegis.evidence.soak_report import SoakReport
 from aegis.evidence.telemetry_file import read_telemetry
 from aegis.evidence.turns import Plan, Side, interruption, take_turns
-from aegis.train.settings import Settings
 from aegis.files import atomic_file
+from aegis.train.settings import Settings
 
 __all__ = ["SoakResult", "soak"]
 
@@ -68,8 +68,8 @@ def soak(
 
     Args:
         settings: of model and data, as ``aegis train`` has them; ``steps`` there is not looked at.
-        folder: for the files: a telemetry CSV for each loader, ``soak.json``, ``report.md``, ``report.png`` (where
-            matplotlib is installed) and ``report.html``, which needs no other file. Older ones are replaced.
+        folder: for the files: telemetry (CSV) and a receipt for each loader, ``soak.json``, ``report.md``, ``report.png``
+            (where matplotlib is installed) and ``report.html``, which needs no other file. Older ones are replaced.
         minutes: of training for each loader; the slowest decides.
         steps: for each loader, in place of ``minutes`` or as its bound.
         loaders: of "aegis" and "torch".
@@ -112,7 +112,7 @@ def _conclude(plan: Plan, sides: Sequence[Side], warmup: int, turn: int, stopped
     peaks = {side.arm.name: float(side.result["peak_rss_bytes"]) for side in sides}
     found = {name: figures(table, warmup, peaks[name]) for name, table in columns.items()}
     common, different = (0, None) if len(columns) < 2 else same_losses(*columns.values())
-    files = [side.telemetry for side in sides]
+    files = [path for side in sides for path in (side.telemetry, side.receipt)]
     if found:
         title = "Soak: " + " and ".join(LOADERS[name] for name in found)
         report = SoakReport(

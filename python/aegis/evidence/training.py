@@ -16,6 +16,7 @@ import aegis
 from aegis.evidence.arm import Arm
 from aegis.evidence.chain import IntegrityChain
 from aegis.evidence.rounding import round_weights_
+from aegis.runtime.precision import set_tf32
 from aegis.train.model import parameter_groups
 from aegis.train.settings import Settings, make_dataset, make_loader, micro_gpt
 from aegis.train.trainer import Batch, endless, validation_batches
@@ -54,7 +55,7 @@ class ArmTraining:
     def __init__(self, arm: Arm, settings: Settings, *, device: torch.device) -> None:
         arm.check(device)
         if device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arm.tf32 == "on"
+            set_tf32(arm.tf32 == "on")
         self.arm = arm
         self.settings = settings
         self.device = device

@@ -45,7 +45,8 @@ class Plan:
     """What all sides have in common.
 
     Attributes:
-        folder: for their files: ``telemetry-NAME.csv``, and ``side-NAME.log`` where one had something to say.
+        folder: for their files: ``telemetry-NAME.csv``, ``receipt-NAME.json``, and ``side-NAME.log`` where one had
+            something to say.
         order: a ``.npy`` file of sample numbers, or None for the shuffle of torch's generator.
         interval: of telemetry, in seconds.
         quiet_malloc: start the processes with :data:`QUIET_MALLOC`.
@@ -81,9 +82,10 @@ class Side:
         self.result: dict[str, Any] = {}
         name = label or arm.name
         self.telemetry = plan.folder / f"telemetry-{name}.csv"
+        self.receipt = plan.folder / f"receipt-{name}.json"
         self._log = plan.folder / f"side-{name}.log"
         self._config = plan.folder / f".side-{name}.json"
-        self._config.write_text(json.dumps(_config(arm, plan, self.telemetry)))
+        self._config.write_text(json.dumps(_config(arm, plan, self.telemetry, self.receipt)))
         # Threads of OpenMP that spin while they wait would take the processor from the side whose turn it is.
         environment = {"OMP_WAIT_POLICY": "PASSIVE", **(QUIET_MALLOC if plan.quiet_malloc else {}), **os.environ}
         with self._log.open("wb") as log:
@@ -121,9 +123,9 @@ class Side:
         else:  # it was told to end by somebody else
             self.result = answer
 
-    def finish(self, *, validate: bool = False) -> None:
-        """Has the process close its files and end."""
-        self._send({"finish": validate})
+    def finish(self, *, status: str, validate: bool = False) -> None:
+        """Has the process close its files and end; ``status`` is for its receipt."""
+        self._send({"finish": status, "validate": validate})
         while "finished" not in self.result:
             self.result = self._answer(lambda: False)
         self._end()
@@ -154,7 +156,7 @@ class Side:
         while b"\n" not in self._buffer:
             if stop() and not told:
                 told = True
-                self._send({"finish": False})
+                self._send({"finish": "interrupted"})
             if select.select([self._process.stdout], [], [], 0.2)[0]:
                 data = os.read(self._process.stdout.fileno(), 65536)
                 self._buffer += data
@@ -173,7 +175,7 @@ class Side:
         return lines[-1] if lines else "it said nothing"
 
 
-def _config(arm: Arm, plan: Plan, telemetry: Path) -> dict[str, Any]:
+def _config(arm: Arm, plan: Plan, telemetry: Path, receipt: Path) -> dict[str, Any]:
     return {
         "arm": asdict(arm),
         "settings": asdict(plan.settings),
@@ -183,6 +185,7 @@ def _config(arm: Arm, plan: Plan, telemetry: Path) -> dict[str, Any]:
         "interval": plan.interval,
         "order": str(plan.order) if plan.order else None,
         "telemetry": str(telemetry),
+        "receipt": str(receipt),
     }
 
 
@@ -224,7 +227,7 @@ def take_turns(
                         raise RuntimeError(f"{side.arm.name}: the process was told to end by a signal")
             order.reverse()
         for side in sides:
-            side.finish(validate=validate and not stop())
+            side.finish(status="interrupted" if stop() else "complete", validate=validate and not stop())
     finally:
         _end_all(sides)
 
@@ -234,7 +237,7 @@ def _end_all(sides: Sequence[Side]) -> None:
     for side in sides:
         if side._process.poll() is None:
             with contextlib.suppress(RuntimeError, OSError):
-                side.finish()
+                side.finish(status="interrupted")
         side.kill()
 
 
