@@ -14,6 +14,7 @@ from aegis.evidence.telemetry_file import read_telemetry
 from aegis.evidence.verify import Check, verify_receipt
 
 if TYPE_CHECKING:
+    from aegis.evidence.experiment_run import experiment
     from aegis.evidence.soak_run import soak
 
 __all__ = [
@@ -23,13 +24,14 @@ __all__ = [
     "Receipt",
     "Replay",
     "Telemetry",
+    "experiment",
     "read_receipt",
     "read_telemetry",
     "soak",
     "verify_receipt",
 ]
 
-_LAZY = {"soak": "soak_run"}  # these train, and so import aegis.train
+_LAZY = {"experiment": "experiment_run", "soak": "soak_run"}  # these train, and so import aegis.train
 
 
 def __getattr__(name: str) -> Any:

@@ -60,7 +60,7 @@ def draw(panels: Sequence[Panel], sides: Mapping[str, Columns], warmup: int, tit
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
-        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axes.legend(frameon=False, fontsize=8, markerscale=3, loc="center left", bbox_to_anchor=(1.0, 0.5))
         panel.finish(axes)
     rows[-1].set_xlabel("step (grey: warm-up)")
     if title:
@@ -71,9 +71,9 @@ def draw(panels: Sequence[Panel], sides: Mapping[str, Columns], warmup: int, tit
 
 
 def _binned(columns: Columns, reduce: Callable[[slice], float]) -> tuple[Floats, Floats]:
-    """A value for each of up to 90 runs of 10 steps or more, over the middle of the run."""
+    """A value for each of up to 90 runs of 20 steps or more, over the middle of the run."""
     steps = columns["step"]
-    count = max(1, min(_BINS, len(steps) // 10))
+    count = max(1, min(_BINS, len(steps) // 20))
     edges = np.unique(np.linspace(0, len(steps), count + 1).astype(int))
     spans = [slice(a, b) for a, b in pairwise(edges)]
     return np.array([steps[s].mean() for s in spans]), np.array([reduce(s) for s in spans])
@@ -92,17 +92,20 @@ def _latency(column: str) -> Callable[[Any, Columns, int, str, str], None]:
     def plot(axes: Any, columns: Columns, warmup: int, name: str, color: str) -> None:
         values = columns[column] * 1e3
         medians = _binned(columns, lambda s: float(np.median(values[s])))
-        highest = _binned(columns, lambda s: float(np.percentile(values[s], 99)))
+        high = _binned(columns, lambda s: float(np.percentile(values[s], 95)))
         axes.plot(*medians, "-", color=color, linewidth=1.3, label=f"{name}, median")
-        axes.plot(*highest, ":", color=color, linewidth=1.3, label=f"{name}, 99 %")
+        axes.plot(*high, ":", color=color, linewidth=1.3, label=f"{name}, 95 %")
 
     return plot
 
 
 def _log(axes: Any) -> None:
+    """Ticks between the powers of ten where there are few of those."""
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_yscale("log", subs=[2, 5] if high / low < 100.0 else [])
     axes.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
-    axes.yaxis.set_minor_formatter(lambda value, position: "")
+    axes.yaxis.set_minor_formatter(lambda value, position: f"{value:g}")
 
 
 def _growth(column: str) -> Callable[[Any, Columns, int, str, str], None]:

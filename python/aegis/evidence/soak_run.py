@@ -68,8 +68,9 @@ def soak(
 
     Args:
         settings: of model and data, as ``aegis train`` has them; ``steps`` there is not looked at.
-        folder: for the files: telemetry (CSV) and a receipt for each loader, ``soak.json``, ``report.md``, ``report.png``
-            (where matplotlib is installed) and ``report.html``, which needs no other file. Older ones are replaced.
+        folder: for the files: telemetry (CSV) and a receipt for each loader, ``soak.json``, ``report.md``,
+            ``report.png`` (where matplotlib is installed) and ``report.html``, which needs no other file. Older files
+            are replaced.
         minutes: of training for each loader; the slowest decides.
         steps: for each loader, in place of ``minutes`` or as its bound.
         loaders: of "aegis" and "torch".

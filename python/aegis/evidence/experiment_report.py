@@ -1,0 +1,163 @@
+"""The report of an experiment: Markdown and a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aegis.evidence.arm import Arm
+from aegis.evidence.experiment_figures import ArmFigures, Floats, Run
+from aegis.evidence.experiment_presets import Claim
+from aegis.files import atomic_file
+from aegis.train.report import markdown_table
+
+__all__ = ["ExperimentReport"]
+
+_MB = 1e6
+_COLORS = ["#4c4c4c", "#2a6f97", "#c1440e", "#5b8c5a", "#7a5195", "#8a6d3b"]
+
+
+@dataclass(frozen=True)
+class ExperimentReport:
+    """What is told of an experiment. ``arms`` are in the order of the tables; all others stand against the first."""
+
+    title: str
+    setting: Sequence[str]
+    arms: Sequence[Arm]
+    figures: Mapping[str, ArmFigures]
+    band: float | None
+    claims: Sequence[tuple[Claim, list[float]]]
+
+    def markdown(self, picture: str | None) -> str:
+        """``picture`` is the name of a file beside it."""
+        parts = [f"# {self.title}", *self.setting, markdown_table(["", *self.figures], self._rows()), *self._notes()]
+        parts += ["## Arms", markdown_table(["", *self.figures], self._arms())]
+        if self.claims:
+            header = ["claim", "theirs", "measured here", "lowest to highest seed"]
+            rows = [_claim_row(claim, values) for claim, values in self.claims]
+            parts += ["## Their claims beside this", markdown_table(header, rows)]
+        if picture:
+            parts.append(f"![throughput, losses and their differences]({picture})")
+        return "\n\n".join(parts) + "\n"
+
+    def write(self, folder: Path, runs: Mapping[str, Sequence[Run]]) -> list[Path]:
+        """``report.md``, and ``report.png`` where matplotlib is installed; their paths."""
+        try:
+            picture = _draw(self.title, runs, self.band)
+        except ModuleNotFoundError:
+            picture = None
+        files = {"report.md": self.markdown("report.png" if picture else None).encode()}
+        if picture:
+            files["report.png"] = picture
+        for name, data in files.items():
+            with atomic_file(folder / name) as file:
+                file.write(data)
+        return [folder / name for name in files]
+
+    def _rows(self) -> list[list[str]]:
+        columns = list(self.figures.values())
+        rows = [
+            ["end to end", *(f"{a.tokens_per_second:,.0f} tokens/s" for a in columns)],
+            ["against the first arm", "", *(_spread(a.speed, "+.2%") for a in columns[1:])],
+            ["share of the step spent waiting for data", *(f"{a.wait_share:.3%}" for a in columns)],
+            ["loss at the end", *(f"{a.loss:.4f}" for a in columns)],
+            ["less that of the first arm", "", *(_spread(a.loss_difference, "+.4f") for a in columns[1:])],
+            ["distance of training losses, mean", "", *(f"{a.divergence:.5f}" for a in columns[1:])],
+            ["highest RSS", *(f"{a.peak_rss / _MB:,.0f} MB" for a in columns)],
+            ["minor page faults a second", *(f"{a.minor_faults_per_second:,.1f}" for a in columns)],
+        ]
+        if any(a.gpu_reserved is not None for a in columns):
+            rows.append(["GPU memory reserved", *(f"{(a.gpu_reserved or 0.0) / _MB:,.0f} MB" for a in columns)])
+            rows.append(["its drift", *(f"{(a.gpu_reserved_drift or 0.0) / _MB:+,.1f} MB" for a in columns)])
+        return rows
+
+    def _notes(self) -> list[str]:
+        count = len(next(iter(self.figures.values())).speed)
+        notes = [
+            "Losses in nats per token: at the end that of the validation batches, or without them the mean of the last "
+            f"quarter of the training steps. Differences are taken seed by seed: mean of {count}, and in brackets the "
+            "lowest and the highest.",
+        ]
+        if self.band is None:
+            notes.append("With a single seed there is no band to hold differences of losses against.")
+        else:
+            notes.append(
+                f"Seed-to-seed band: the loss at the end of the first arm varies by {self.band:.4f} nats (standard "
+                "deviation over seeds). A difference that is smaller says nothing about how well an arm trains."
+            )
+        return notes
+
+    def _arms(self) -> list[list[str]]:
+        settings = [arm.settings() for arm in self.arms]
+        return [[key, *(of_arm[key] for of_arm in settings)] for key in settings[0]]
+
+
+def _claim_row(claim: Claim, values: list[float]) -> list[str]:
+    what = f"{claim.kind} of {claim.arm} against {claim.against} ({claim.reading})"
+    if not values:
+        return [what, claim.theirs, "nothing", ""]
+    return [what, claim.theirs, f"{np.mean(values):+.2%}", f"{min(values):+.2%} to {max(values):+.2%}"]
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    mean = f"{np.mean(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):{form}} to {max(values):{form}})"
+
+
+def _draw(title: str, runs: Mapping[str, Sequence[Run]], band: float | None) -> bytes:
+    """A PNG: throughput of each seed, the losses, and their distance from the first arm."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no pyplot: no global state, no display
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 9), layout="constrained")
+    FigureCanvasAgg(figure)
+    speed, losses, differences = figure.subplots(3, 1, height_ratios=[0.3 + 0.25 * len(runs), 2, 2])
+    names = list(runs)
+    first = runs[names[0]]
+    for place, (name, of_arm) in enumerate(runs.items()):
+        color = _COLORS[place % len(_COLORS)]
+        rates = [run.tokens_per_second for run in of_arm]
+        speed.barh(place, np.mean(rates), color=color, alpha=0.35)
+        speed.plot(rates, [place] * len(rates), ".", color=color)
+        steps = of_arm[0].columns["step"]
+        losses.plot(steps, _smooth(np.mean([_first(run, steps) for run in of_arm], axis=0)), color=color, label=name)
+        if place:
+            pairs = zip(of_arm, first, strict=True)
+            apart = np.mean([_first(a, steps) - _first(b, steps) for a, b in pairs], axis=0)
+            differences.plot(steps, _smooth(apart), color=color, label=name)
+    speed.set_yticks(range(len(names)), names)
+    speed.invert_yaxis()
+    speed.set_title("tokens/s; a dot for each seed", loc="left", fontsize=10)
+    losses.set_title("training loss, mean over seeds, smoothed", loc="left", fontsize=10)
+    losses.set_ylabel("nats per token")
+    if band is not None:
+        differences.axhspan(-band, band, color="#5b8c5a", alpha=0.12, linewidth=0, label="seed-to-seed band")
+    differences.axhline(0.0, color=_COLORS[0], linewidth=0.8)
+    differences.set_title(f"the same less that of {names[0]}", loc="left", fontsize=10)
+    differences.set_ylabel("nats per token")
+    differences.set_xlabel("step")
+    for axes in (speed, losses, differences):
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in (losses, differences):
+        axes.margins(x=0.01)
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=130)
+    return file.getvalue()
+
+
+def _first(run: Run, steps: Floats) -> Floats:
+    return run.columns["loss"][: len(steps)]
+
+
+def _smooth(values: Floats) -> Floats:
+    """Mean over a twentieth of the steps, fewer at the ends."""
+    width = max(1, len(values) // 20)
+    weights = np.convolve(np.ones_like(values), np.ones(width), mode="same")
+    return np.convolve(values, np.ones(width), mode="same") / weights
