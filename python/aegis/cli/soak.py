@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -85,7 +86,11 @@ class _progress:
         self._by_steps = steps is not None
         total = (steps or 0) if self._by_steps else (minutes or 0.0) * 60.0
         self._done: dict[str, float] = {}
-        self._bar = tqdm(total=round(total * sides), unit="step" if self._by_steps else "s", dynamic_ncols=True)
+        self._bar = tqdm(
+            total=round(total * sides) if math.isfinite(total) else None,
+            unit="step" if self._by_steps else "s",
+            dynamic_ncols=True,
+        )
 
     def __enter__(self) -> _progress:
         return self

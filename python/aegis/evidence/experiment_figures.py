@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from aegis.evidence.drift import Drift, drift
 from aegis.evidence.experiment_presets import Claim
 
-__all__ = ["ArmFigures", "Floats", "Run", "arm_figures", "band", "divergence", "measure"]
+__all__ = ["ArmFigures", "Floats", "Run", "arm_figures", "band", "divergence", "measure", "paired_speed"]
 
 Floats = NDArray[np.float64]
 
@@ -56,12 +56,15 @@ class ArmFigures:
 
     Attributes:
         speed: tokens/s over those of the first arm, less one: of each seed.
+        paired_speed: the same of single steps on the same batch, one after the other: median, and the ends of its 95 %
+            confidence interval. A machine's moods bear less on it.
         loss_difference: of each seed.
         divergence: mean over the counted steps of the distance of the two training losses, over all seeds.
     """
 
     tokens_per_second: float
     speed: list[float]
+    paired_speed: tuple[float, float, float]
     wait_share: float
     peak_rss: float
     rss_drift: Drift
@@ -82,6 +85,7 @@ def arm_figures(runs: Sequence[Run], first: Sequence[Run]) -> ArmFigures:
     return ArmFigures(
         tokens_per_second=float(sum(run.counted("tokens").sum() for run in runs) / seconds),
         speed=[a.tokens_per_second / b.tokens_per_second - 1.0 for a, b in zip(runs, first, strict=True)],
+        paired_speed=paired_speed(runs, first),
         wait_share=float(sum(run.counted("wait_seconds").sum() for run in runs) / seconds),
         peak_rss=max(run.peak_rss for run in runs),
         rss_drift=drift(longest.counted("step"), longest.counted("rss_anon_bytes")),
@@ -92,6 +96,16 @@ def arm_figures(runs: Sequence[Run], first: Sequence[Run]) -> ArmFigures:
         loss_difference=[a.last_loss - b.last_loss for a, b in zip(runs, first, strict=True)],
         divergence=divergence(runs, first),
     )
+
+
+def paired_speed(runs: Sequence[Run], against: Sequence[Run]) -> tuple[float, float, float]:
+    """Median over steps and seeds of how much faster a step is, with the interval that order statistics give it."""
+    pairs = zip(runs, against, strict=True)
+    ratios = np.sort(np.concatenate([b.counted("step_seconds") / a.counted("step_seconds") for a, b in pairs])) - 1.0
+    reach = 0.98 * len(ratios) ** 0.5
+    low = max(0, int(len(ratios) / 2 - reach))
+    high = min(len(ratios) - 1, int(np.ceil(len(ratios) / 2 + reach)))
+    return float(np.median(ratios)), float(ratios[low]), float(ratios[high])
 
 
 def divergence(runs: Sequence[Run], first: Sequence[Run]) -> float:
@@ -108,9 +122,11 @@ def band(first: Sequence[Run]) -> float | None:
 
 
 def measure(claim: Claim, runs: Mapping[str, Sequence[Run]], first: Sequence[Run]) -> list[float]:
-    """What the claim is about, of each seed; empty where it cannot be had."""
-    pairs = list(zip(runs[claim.arm], runs[claim.against], first, strict=True))
+    """What the claim is about: of throughput the median over pairs of steps and the ends of its interval, of divergence
+    the mean over seeds, the lowest and the highest. Empty where it cannot be had."""
     if claim.kind == "throughput":
-        return [a.tokens_per_second / b.tokens_per_second - 1.0 for a, b, _ in pairs]
+        return list(paired_speed(runs[claim.arm], runs[claim.against]))
+    pairs = zip(runs[claim.arm], runs[claim.against], first, strict=True)
     distances = [(divergence([a], [zero]), divergence([b], [zero])) for a, b, zero in pairs]
-    return [mine / other - 1.0 for mine, other in distances if other > 0.0]
+    changes = [mine / other - 1.0 for mine, other in distances if other > 0.0]
+    return [float(np.mean(changes)), min(changes), max(changes)] if changes else []

@@ -18,6 +18,10 @@ from aegis.train.report import markdown_table
 __all__ = ["ExperimentReport"]
 
 _MB = 1e6
+_RANGES = (
+    "Throughput: median over pairs of steps, and its 95 % confidence interval. Divergence: how far the training losses "
+    "lie from those of the first arm, mean over steps; mean over seeds, and the lowest and the highest."
+)
 _COLORS = ["#4c4c4c", "#2a6f97", "#c1440e", "#5b8c5a", "#7a5195", "#8a6d3b"]
 
 
@@ -37,9 +41,9 @@ class ExperimentReport:
         parts = [f"# {self.title}", *self.setting, markdown_table(["", *self.figures], self._rows()), *self._notes()]
         parts += ["## Arms", markdown_table(["", *self.figures], self._arms())]
         if self.claims:
-            header = ["claim", "theirs", "measured here", "lowest to highest seed"]
+            header = ["claim", "theirs", "measured here", "range"]
             rows = [_claim_row(claim, values) for claim, values in self.claims]
-            parts += ["## Their claims beside this", markdown_table(header, rows)]
+            parts += ["## Their claims beside this", markdown_table(header, rows), _RANGES]
         if picture:
             parts.append(f"![throughput, losses and their differences]({picture})")
         return "\n\n".join(parts) + "\n"
@@ -63,6 +67,7 @@ class ExperimentReport:
         rows = [
             ["end to end", *(f"{a.tokens_per_second:,.0f} tokens/s" for a in columns)],
             ["against the first arm", "", *(_spread(a.speed, "+.2%") for a in columns[1:])],
+            ["the same, step by step", "", *(_interval(a.paired_speed) for a in columns[1:])],
             ["share of the step spent waiting for data", *(f"{a.wait_share:.3%}" for a in columns)],
             ["loss at the end", *(f"{a.loss:.4f}" for a in columns)],
             ["less that of the first arm", "", *(_spread(a.loss_difference, "+.4f") for a in columns[1:])],
@@ -80,7 +85,8 @@ class ExperimentReport:
         notes = [
             "Losses in nats per token: at the end that of the validation batches, or without them the mean of the last "
             f"quarter of the training steps. Differences are taken seed by seed: mean of {count}, and in brackets the "
-            "lowest and the highest.",
+            "lowest and the highest. Step by step: how much faster the same step was than in the first arm, median "
+            "over all steps and seeds, and in brackets its 95 % confidence interval.",
         ]
         if self.band is None:
             notes.append("With a single seed there is no band to hold differences of losses against.")
@@ -100,7 +106,11 @@ def _claim_row(claim: Claim, values: list[float]) -> list[str]:
     what = f"{claim.kind} of {claim.arm} against {claim.against} ({claim.reading})"
     if not values:
         return [what, claim.theirs, "nothing", ""]
-    return [what, claim.theirs, f"{np.mean(values):+.2%}", f"{min(values):+.2%} to {max(values):+.2%}"]
+    return [what, claim.theirs, f"{values[0]:+.2%}", f"{values[1]:+.2%} to {values[2]:+.2%}"]
+
+
+def _interval(values: tuple[float, float, float]) -> str:
+    return f"{values[0]:+.2%} ({values[1]:+.2%} to {values[2]:+.2%})"
 
 
 def _spread(values: Sequence[float], form: str) -> str:

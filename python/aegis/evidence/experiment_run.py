@@ -19,6 +19,7 @@ from aegis.evidence.experiment_figures import ArmFigures, Run, arm_figures, band
 from aegis.evidence.experiment_presets import Claim
 from aegis.evidence.experiment_report import ExperimentReport
 from aegis.evidence.telemetry_file import read_telemetry
+from aegis.evidence.training import check_data
 from aegis.evidence.turns import Plan, Side, Stop, interruption, take_turns
 from aegis.files import atomic_file
 from aegis.train.settings import Settings, make_dataset
@@ -34,7 +35,7 @@ class ExperimentResult:
         arms: figures by name.
         seeds: those that were finished.
         band: standard deviation from seed to seed of the first arm's last loss; None for a single seed.
-        claims: each with what was measured, seed by seed.
+        claims: each with what was measured, and its range; nothing where it could not be.
         files: written, the report first.
         stopped_by: the signal that ended it early, or None.
     """
@@ -95,6 +96,7 @@ def experiment(
         raise ValueError(f"seeds: expected different numbers, got {list(seeds)}")
     for arm in arms:
         arm.check(torch.device(device))
+    check_data(settings)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     runs: dict[str, list[Run]] = {name: [] for name in names}

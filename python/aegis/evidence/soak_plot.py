@@ -60,6 +60,8 @@ def draw(panels: Sequence[Panel], sides: Mapping[str, Columns], warmup: int, tit
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
+        if not axes.get_legend_handles_labels()[0]:  # a run so short that nothing was sampled after its warm-up
+            axes.plot([], [], " ", label="no samples")
         axes.legend(frameon=False, fontsize=8, markerscale=3, loc="center left", bbox_to_anchor=(1.0, 0.5))
         panel.finish(axes)
     rows[-1].set_xlabel("step (grey: warm-up)")

@@ -16,6 +16,7 @@ from aegis.evidence.arm import Arm
 from aegis.evidence.soak_figures import Columns, SoakFigures, figures, same_losses
 from aegis.evidence.soak_report import SoakReport
 from aegis.evidence.telemetry_file import read_telemetry
+from aegis.evidence.training import check_data
 from aegis.evidence.turns import Plan, Side, interruption, take_turns
 from aegis.files import atomic_file
 from aegis.train.settings import Settings
@@ -94,6 +95,7 @@ def soak(
             raise ValueError(f"{name}: expected at least 0, got {number}")
     if not loaders or len(set(loaders)) < len(loaders) or not set(loaders) <= set(LOADERS):
         raise ValueError(f"loaders: expected different ones of {', '.join(LOADERS)}, got {list(loaders)}")
+    check_data(settings)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     plan = Plan(settings=settings, folder=folder, device=device, workers=workers, interval=interval)

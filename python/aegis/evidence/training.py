@@ -21,10 +21,21 @@ from aegis.train.model import parameter_groups
 from aegis.train.settings import Settings, make_dataset, make_loader, micro_gpt
 from aegis.train.trainer import Batch, endless, validation_batches
 
-__all__ = ["ArmTraining", "arm_loader"]
+__all__ = ["ArmTraining", "arm_loader", "check_data"]
 
 _WARMUP_STEPS = 20
 _VALIDATION_BATCHES = 8
+
+
+def check_data(settings: Settings) -> None:
+    """Raises OSError or ValueError where the data cannot be opened or does not make one batch."""
+    windows = len(make_dataset(settings.data, settings))
+    if windows < settings.batch_size:
+        raise ValueError(
+            f"batch_size: expected at most {windows}, the windows in {settings.data}, got {settings.batch_size}"
+        )
+    if settings.val_data:
+        make_dataset(settings.val_data, settings)
 
 
 def arm_loader(arm: Arm, settings: Settings, *, workers: int, device: torch.device, order: Path | None) -> Any:

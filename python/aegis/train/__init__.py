@@ -1,6 +1,7 @@
 """Training the Micro-GPT: what ``aegis train`` and ``make demo`` run, and a check of the loaders end to end.
 
-Nothing else in aegis imports this package, and it asks nothing of the loaders but torch's own interface.
+Nothing else in aegis imports this package but what trains for evidence (soak, experiment), and it asks nothing of the
+loaders but torch's own interface.
 """
 
 from __future__ import annotations
