@@ -24,10 +24,11 @@ CPP := $(shell find csrc tests/cpp tests/simt benchmarks/cpp -name '*.cpp' -o -n
 # Folders count too: a removed file changes the time of its folder.
 SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
 
-.PHONY: help setup build demo generate test cpp-test lint sanitize asan tsan cuda mutations bench clean FORCE
+.PHONY: help setup build demo generate soak test cpp-test lint sanitize asan tsan cuda mutations bench clean FORCE
 
 help:
 	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
+	@echo "make soak      two minutes of training through aegis and through DataLoader each, and a report of what drifts"
 	@echo "make generate  text from the model of make demo, beside model.generate (ARGS=... for examples/generate.py)"
 	@echo "make test      every test: GoogleTest and pytest"
 	@echo "make lint      ruff, mypy, clang-format, layer check"
@@ -75,11 +76,14 @@ build: $(STAMP)/build
 # --- what the README tells --------------------------------------------------------------------------------------
 
 # Threads of OpenMP that spin for each other take ten times as long as soon as anything else runs on the machine.
-demo test asan: export OMP_WAIT_POLICY ?= PASSIVE
+demo soak test asan: export OMP_WAIT_POLICY ?= PASSIVE
 
 demo: $(STAMP)/build $(STAMP)/deps-demo
 	@echo "== training a small GPT through aegis.FlatArenaDataLoader: about two minutes on two cores"
 	@$(VENV)/bin/aegis train --out demo $(if $(filter --compare --resume,$(ARGS)),,--chain) $(ARGS)
+
+soak: $(STAMP)/build $(STAMP)/deps-demo
+	@$(VENV)/bin/aegis soak --minutes 2 --out soak $(ARGS)
 
 generate: demo/checkpoint.pt $(STAMP)/build $(STAMP)/deps-generate
 	@$(VENV)/bin/python examples/generate.py --checkpoint $< $(ARGS)
@@ -170,4 +174,4 @@ bench: $(STAMP)/build $(STAMP)/deps-demo
 	@$(VENV)/bin/python benchmarks/python/run.py --cpp build/cmake $(ARGS)
 
 clean:
-	rm -rf build dist demo python/*.egg-info $(STAMP)/build
+	rm -rf build dist demo soak python/*.egg-info $(STAMP)/build

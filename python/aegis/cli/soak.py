@@ -38,6 +38,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS", help="between samples of memory (default: 1)"
     )
+    parser.add_argument(
+        "--stock-malloc", action="store_true", help="do not start the processes with a malloc that keeps what is freed"
+    )
     add_run_options(parser, "aegis-soak")
     parser.set_defaults(run=run)
 
@@ -66,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
             turn=args.turn,
             warmup=args.warmup,
             interval=args.interval,
+            quiet_malloc=not args.stock_malloc,
             on_turn=show,
         )
     report = args.out / "report.md"

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from aegis.ops import to_bfloat16_rne
+
 __all__ = ["round_weights_"]
 
 _UPPER = -65536  # 0xFFFF0000: sign, exponent and the 7 bits of mantissa that bfloat16 has
@@ -24,7 +26,7 @@ def round_weights_(weights: Iterable[Tensor], how: str, generator: torch.Generat
     """
     for weight in weights:
         if how == "nearest":
-            weight.copy_(weight.to(torch.bfloat16))
+            weight.copy_(to_bfloat16_rne(weight))
             continue
         bits = weight.view(torch.int32)
         if how == "stochastic":  # a carry out of the lower half happens as often as their size says

@@ -17,7 +17,7 @@ from aegis.evidence.soak_figures import Columns, SoakFigures, figures, same_loss
 from aegis.evidence.soak_report import SoakReport
 from aegis.evidence.telemetry_file import read_telemetry
 from aegis.evidence.training import check_data
-from aegis.evidence.turns import Plan, Side, interruption, take_turns
+from aegis.evidence.turns import QUIET_MALLOC, Plan, Side, interruption, take_turns
 from aegis.files import atomic_file
 from aegis.train.settings import Settings
 
@@ -57,6 +57,7 @@ def soak(
     turn: int = 25,
     warmup: int = 100,
     interval: float = 1.0,
+    quiet_malloc: bool = True,
     on_turn: Callable[[Side], None] = lambda side: None,
 ) -> SoakResult:
     """Trains the Micro-GPT through each loader, with the same data, order, seeds and first weights.
@@ -78,6 +79,7 @@ def soak(
         workers: filler threads (aegis) or worker processes (torch).
         warmup: steps that figures leave out; of shorter runs, half.
         interval: of telemetry's samples, in seconds.
+        quiet_malloc: start the processes with glibc's malloc told to keep what is freed.
         on_turn: called after each turn.
 
     Raises:
@@ -98,7 +100,9 @@ def soak(
     check_data(settings)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    plan = Plan(settings=settings, folder=folder, device=device, workers=workers, interval=interval)
+    plan = Plan(
+        settings=settings, folder=folder, device=device, workers=workers, interval=interval, quiet_malloc=quiet_malloc
+    )
     with interruption() as stop:
         sides = [Side(Arm(name, loader=name, audit="on"), plan) for name in loaders]
 
@@ -149,6 +153,9 @@ def _setting(plan: Plan, turn: int, stopped_by: int | None) -> list[str]:
         f"Each loader trains in a process of its own, in turns of {turn} steps; both take the same windows in the "
         "order of torch's shuffle from the same first weights, and hash every batch and loss.",
     ]
+    if plan.quiet_malloc:
+        names = " and ".join(f"{name}={value}" for name, value in QUIET_MALLOC.items())
+        text.append(f"The processes were started with {names}, unless the environment said otherwise.")
     if stopped_by is not None:
         text.append(f"The run was ended early by signal {stopped_by}.")
     return text

@@ -93,6 +93,8 @@ class ArmTraining:
         inputs, targets = next(batches)
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.lr * min(1.0, (self.steps + 1) / _WARMUP_STEPS)
+        if self.arm.step == "graphed":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # outputs of the step before may be written over
         with self._autocast():
             loss = self._loss(self._move(inputs), self._move(targets))
         loss.backward()
