@@ -84,7 +84,7 @@ def experiment(
     Raises:
         ValueError: a number out of its range; arms of one name, or that ``device`` does not have.
         OSError: data or folder cannot be used.
-        RuntimeError: a training process failed.
+        ChildProcessError: a training process failed.
     """
     for name, value, least in (("steps", steps, 2), ("turn", turn, 1), ("warmup", warmup, 0), ("workers", workers, 0)):
         if value < least:

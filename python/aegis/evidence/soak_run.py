@@ -85,7 +85,7 @@ def soak(
     Raises:
         ValueError: a number out of its range, or neither ``minutes`` nor ``steps``.
         OSError: data or folder cannot be used.
-        RuntimeError: a training process failed.
+        ChildProcessError: a training process failed.
     """
     if minutes is None and steps is None:
         raise ValueError("minutes, steps: expected at least one of them")

@@ -161,7 +161,8 @@ class Telemetry:
         """
         now = time.perf_counter()
         seconds = now - (self._last_end if self._asked is None else self._asked)
-        self._step = self._step + 1 if step is None else step
+        self._step = self._step + 1 if step is None else int(step)
+        tokens = int(tokens)
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
         row.update(
             step=self._step,
@@ -245,6 +246,10 @@ class Telemetry:
         row["_pss"] = self._samples % _PSS_EVERY == 0
         self._samples += 1
         row["_pids"] = [child.pid for child in multiprocessing.active_children()]
+        faults = [process.faults_of(pid) for pid in row["_pids"]]
+        row["workers"] = len(faults)
+        if faults and None not in faults:
+            row["workers_minor_faults"] = sum(faults)
 
     def _warn(self) -> None:
         while self._writer.problems:
@@ -255,9 +260,6 @@ def _complete(gpu: GpuProbe, row: dict[str, Any]) -> None:
     """On the writer's thread: what takes milliseconds."""
     row.update(gpu.hardware())
     pids = row.pop("_pids")
-    row["workers"] = len(pids)
     if row.pop("_pss"):
         row["pss_bytes"] = process.pss()
         row["workers_pss_bytes"] = sum(process.pss(pid) or 0 for pid in pids) if pids else None
-    if pids:
-        row["workers_minor_faults"] = sum(process.faults_of(pid) or 0 for pid in pids)

@@ -59,8 +59,11 @@ class TelemetryWriter:
         self._thread.start()
 
     def put(self, row: dict[str, Any]) -> None:
-        """Queues a row, or counts it as dropped when there is no room. Never waits."""
-        if self._closing or len(self._rows) >= self._capacity:
+        """Queues a row, or counts it as dropped when there is no room. Never waits.
+
+        In a forked child there is no thread to write it, and the lock of the event may be held for ever.
+        """
+        if self._pid != os.getpid() or self._closing or len(self._rows) >= self._capacity:
             self.dropped += 1
             return
         self._rows.append(row)

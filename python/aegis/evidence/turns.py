@@ -111,7 +111,7 @@ class Side:
         """Trains that many steps, fewer when ``stop()`` says so.
 
         Raises:
-            RuntimeError: the process failed; with the last line that it wrote.
+            ChildProcessError: the process failed; with the last line that it wrote.
         """
         self._send({"run": steps})
         answer = self._answer(stop)
@@ -165,7 +165,7 @@ class Side:
                 self._process.wait()
             if self._process.poll() is not None:
                 status = self._process.returncode
-                raise RuntimeError(f"{self.arm.name}: the process ended with {status}: {self._said()}")
+                raise ChildProcessError(f"{self.arm.name}: the process ended with {status}: {self._said()}")
         line, _, self._buffer = self._buffer.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -209,7 +209,7 @@ def take_turns(
         validate: let each take its validation loss at the end.
 
     Raises:
-        RuntimeError: a process failed.
+        ChildProcessError: a process failed.
     """
     order = list(sides)
     try:
@@ -224,7 +224,7 @@ def take_turns(
                     side.run(count, stop)
                     on_turn(side)
                     if side.result:
-                        raise RuntimeError(f"{side.arm.name}: the process was told to end by a signal")
+                        raise ChildProcessError(f"{side.arm.name}: the process was told to end by a signal")
             order.reverse()
         for side in sides:
             side.finish(status="interrupted" if stop() else "complete", validate=validate and not stop())
@@ -236,7 +236,7 @@ def _end_all(sides: Sequence[Side]) -> None:
     """After an exception some still run: the end of stdin lets them close their files."""
     for side in sides:
         if side._process.poll() is None:
-            with contextlib.suppress(RuntimeError, OSError):
+            with contextlib.suppress(OSError):
                 side.finish(status="interrupted")
         side.kill()
 

@@ -127,7 +127,7 @@ def test_a_process_that_dies_is_an_error_and_the_other_one_ends(
         if len(pids) == 1:
             os.kill(side.pid, signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match=r"aegis: the process ended with -9: it said nothing"):
+    with pytest.raises(ChildProcessError, match=r"aegis: the process ended with -9: it said nothing"):
         soak(settings(), tmp_path / "out", steps=50, turn=2, on_turn=kill)
     for pid in pids:
         with pytest.raises(ProcessLookupError):
