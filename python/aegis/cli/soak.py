@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     settings = run_settings(args)
     loaders = [args.loader] if args.loader else list(_LOADERS)
     print(f"training through {' and '.join(loaders)}; Ctrl-C ends early and keeps what there is", flush=True)
-    with _progress(args.steps, minutes, len(loaders)) as show:
+    with _Progress(args.steps, minutes, len(loaders)) as show:
         result = soak(
             settings,
             args.out,
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.first_difference is None else 1
 
 
-class _progress:
+class _Progress:
     """A bar over the steps or the seconds of training of all sides."""
 
     def __init__(self, steps: int | None, minutes: float | None, sides: int) -> None:
@@ -96,14 +96,13 @@ class _progress:
             dynamic_ncols=True,
         )
 
-    def __enter__(self) -> _progress:
+    def __enter__(self) -> _Progress:
         return self
 
     def __call__(self, side: Side) -> None:
-        done = side.steps if self._by_steps else side.seconds
-        self._bar.update(round(done - self._done.get(side.arm.name, 0.0), 1))
-        self._done[side.arm.name] = done
-        self._bar.set_postfix_str(f"{side.arm.name}: step {side.steps:,}, loss {side.loss:.3f}", refresh=False)
+        self._done[side.arm.name] = side.steps if self._by_steps else side.seconds
+        self._bar.n = round(sum(self._done.values()))
+        self._bar.set_postfix_str(f"{side.arm.name}: step {side.steps:,}, loss {side.loss:.3f}")
 
     def __exit__(self, *error: object) -> None:
         self._bar.close()

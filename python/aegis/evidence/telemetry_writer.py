@@ -54,7 +54,7 @@ class TelemetryWriter:
         self._wake = threading.Event()
         self._closing = False
         self._pid = os.getpid()
-        self._failed = False
+        self._failed = self._incomplete = False
         self._thread = threading.Thread(target=self._run, name="aegis-telemetry", daemon=True)
         self._thread.start()
 
@@ -124,7 +124,12 @@ class TelemetryWriter:
             for name, value in zip(("p50", "p95", "p99"), np.percentile(self._feeder, (50, 95, 99)), strict=True):
                 row[f"feeder_us_{name}"] = float(value)
             self._feeder.clear()
-        self._complete(row)
+        try:
+            self._complete(row)
+        except Exception as error:  # a sensor must not end the thread
+            if not self._incomplete:
+                self._incomplete = True
+                self.problems.append(f"samples are incomplete: {error!r}")
 
     def _guarded(self, call: Callable[[], None], sink: Sink) -> None:
         try:

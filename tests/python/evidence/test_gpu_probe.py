@@ -60,6 +60,20 @@ def test_readings_reach_the_file_and_missing_sensors_stay_empty(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("device")
+def test_a_sensor_that_breaks_costs_a_warning_and_no_row(tmp_path: Path, nvml: ModuleType) -> None:
+    def broken(handle: str) -> int:
+        raise TypeError("no such sensor")
+
+    nvml.__dict__["nvmlDeviceGetPowerUsage"] = broken
+    telemetry = Telemetry(tmp_path / "t.csv", interval=1e-6)
+    for _ in range(3):
+        telemetry.step()
+    with pytest.warns(RuntimeWarning, match="samples are incomplete: TypeError"):
+        telemetry.close()
+    assert read_telemetry(tmp_path / "t.csv")["gpu_allocated_bytes"].tolist() == [100] * 3
+
+
+@pytest.mark.usefixtures("device")
 def test_without_nvml_only_torch_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     probe = GpuProbe()
