@@ -38,6 +38,7 @@ ORDER = [
     "bench_kv_append_",
     "bench_to_bfloat16_rne",
     "bench_integrity_chain",
+    "bench_telemetry",
 ]
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 
