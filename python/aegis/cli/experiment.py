@@ -44,7 +44,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the experiment: 0 when done, 128 + signal when one ended it early.
+    """Run the experiment: 0 when done, 1 when arms had different batches, 128 + signal when one ended it early.
 
     Raises:
         OSError, ValueError: bad input, before training starts.
@@ -83,4 +83,6 @@ def run(args: argparse.Namespace) -> int:
         if path.stem in ("report", "experiment"):
             print(f"file: {path}")
     print(f"telemetry and receipts of all arms and seeds: {args.out}")
-    return 0 if result.stopped_by is None else 128 + result.stopped_by
+    if result.stopped_by is not None:
+        return 128 + result.stopped_by
+    return 0 if result.same_batches else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from aegis.evidence.arm import Arm
-from aegis.evidence.experiment_figures import ArmFigures, Floats, Run
+from aegis.evidence.experiment_figures import ArmFigures, Run
+from aegis.evidence.experiment_plot import draw
 from aegis.evidence.experiment_presets import Claim
 from aegis.files import atomic_file
 from aegis.train.report import markdown_table
@@ -22,7 +22,6 @@ _RANGES = (
     "Throughput: median over pairs of steps, and its 95 % confidence interval. Divergence: how far the training losses "
     "lie from those of the first arm, mean over steps; mean over seeds, and the lowest and the highest."
 )
-_COLORS = ["#4c4c4c", "#2a6f97", "#c1440e", "#5b8c5a", "#7a5195", "#8a6d3b"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class ExperimentReport:
     def write(self, folder: Path, runs: Mapping[str, Sequence[Run]]) -> list[Path]:
         """``report.md``, and ``report.png`` where matplotlib is installed; their paths."""
         try:
-            picture = _draw(self.title, runs, self.band)
+            picture = draw(self.title, runs, self.figures, self.band)
         except ModuleNotFoundError:
             picture = None
         files = {"report.md": self.markdown("report.png" if picture else None).encode()}
@@ -116,58 +115,3 @@ def _interval(values: tuple[float, float, float]) -> str:
 def _spread(values: Sequence[float], form: str) -> str:
     mean = f"{np.mean(values):{form}}"
     return mean if len(values) == 1 else f"{mean} ({min(values):{form}} to {max(values):{form}})"
-
-
-def _draw(title: str, runs: Mapping[str, Sequence[Run]], band: float | None) -> bytes:
-    """A PNG: throughput of each seed, the losses, and their distance from the first arm."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no pyplot: no global state, no display
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 9), layout="constrained")
-    FigureCanvasAgg(figure)
-    speed, losses, differences = figure.subplots(3, 1, height_ratios=[0.3 + 0.25 * len(runs), 2, 2])
-    names = list(runs)
-    first = runs[names[0]]
-    for place, (name, of_arm) in enumerate(runs.items()):
-        color = _COLORS[place % len(_COLORS)]
-        rates = [run.tokens_per_second for run in of_arm]
-        speed.barh(place, np.mean(rates), color=color, alpha=0.35)
-        speed.plot(rates, [place] * len(rates), ".", color=color)
-        steps = of_arm[0].columns["step"]
-        losses.plot(steps, _smooth(np.mean([_first(run, steps) for run in of_arm], axis=0)), color=color, label=name)
-        if place:
-            pairs = zip(of_arm, first, strict=True)
-            apart = np.mean([_first(a, steps) - _first(b, steps) for a, b in pairs], axis=0)
-            differences.plot(steps, _smooth(apart), color=color, label=name)
-    speed.set_yticks(range(len(names)), names)
-    speed.invert_yaxis()
-    speed.set_title("tokens/s; a dot for each seed", loc="left", fontsize=10)
-    losses.set_title("training loss, mean over seeds, smoothed", loc="left", fontsize=10)
-    losses.set_ylabel("nats per token")
-    if band is not None:
-        differences.axhspan(-band, band, color="#5b8c5a", alpha=0.12, linewidth=0, label="seed-to-seed band")
-    differences.axhline(0.0, color=_COLORS[0], linewidth=0.8)
-    differences.set_title(f"the same less that of {names[0]}", loc="left", fontsize=10)
-    differences.set_ylabel("nats per token")
-    differences.set_xlabel("step")
-    for axes in (speed, losses, differences):
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in (losses, differences):
-        axes.margins(x=0.01)
-        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=130)
-    return file.getvalue()
-
-
-def _first(run: Run, steps: Floats) -> Floats:
-    return run.columns["loss"][: len(steps)]
-
-
-def _smooth(values: Floats) -> Floats:
-    """Mean over a twentieth of the steps, fewer at the ends."""
-    width = max(1, len(values) // 20)
-    weights = np.convolve(np.ones_like(values), np.ones(width), mode="same")
-    return np.convolve(values, np.ones(width), mode="same") / weights

@@ -36,7 +36,8 @@ class ExperimentResult:
         seeds: those that were finished.
         band: standard deviation from seed to seed of the first arm's last loss; None for a single seed.
         claims: each with what was measured, and its range; nothing where it could not be.
-        files: written, the report first.
+        same_batches: whether all arms of each seed took the same batches, as far as a checksum can tell.
+        files: written.
         stopped_by: the signal that ended it early, or None.
     """
 
@@ -44,6 +45,7 @@ class ExperimentResult:
     seeds: list[int]
     band: float | None
     claims: list[tuple[Claim, list[float]]]
+    same_batches: bool
     files: list[Path]
     stopped_by: int | None
 
@@ -102,6 +104,7 @@ def experiment(
     runs: dict[str, list[Run]] = {name: [] for name in names}
     files: list[Path] = []
     done: list[int] = []
+    same_batches = True
     with interruption() as stop:
         for seed in seeds:
             order = _record_order(replace(settings, seed=seed), folder, steps)
@@ -112,12 +115,15 @@ def experiment(
             found = _runs(sides, seed, warmup)
             if len(found) == len(arms) and (not stop() or not done):
                 done.append(seed)
+                same_batches &= len({(side.steps, side.result["batches"]) for side in sides}) == 1 or stop()
                 for name, run in found.items():
                     runs[name].append(run)
             if stop():
                 break
-    setting = _setting(plan, done, steps, turn, warmup, stop)
-    return _conclude(runs, done, claims, arms, folder, files, title, setting, stop)
+        setting = _setting(plan, done, steps, turn, warmup, stop)
+        if not same_batches:
+            setting.append("The arms did not all take the same batches: nothing below compares like with like.")
+        return _conclude(runs, done, claims, arms, folder, files, title, setting, same_batches, stop)
 
 
 def _record_order(settings: Settings, folder: Path, steps: int) -> Path:
@@ -175,6 +181,7 @@ def _conclude(
     files: list[Path],
     title: str,
     setting: list[str],
+    same_batches: bool,
     stop: Stop,
 ) -> ExperimentResult:
     found: dict[str, ArmFigures] = {}
@@ -185,12 +192,11 @@ def _conclude(
         found = {name: arm_figures(of_arm, first) for name, of_arm in runs.items()}
         measured = [(claim, measure(claim, runs, first)) for claim in claims]
         spread = band(first)
-        report = ExperimentReport(title, setting, arms, found, spread, measured)
-        files = [*report.write(folder, runs), *files]
     document: dict[str, Any] = {
         "title": title,
         "setting": setting,
         "seeds": seeds,
+        "same_batches": same_batches,
         "arms": {arm.name: {"settings": arm.settings(), **_figures(found.get(arm.name))} for arm in arms},
         "seed_to_seed_band": spread,
         "claims": [{**asdict(claim), "measured": values} for claim, values in measured],
@@ -199,7 +205,10 @@ def _conclude(
     path = folder / "experiment.json"
     with atomic_file(path) as file:
         file.write(json.dumps(_finite(document), indent=2, allow_nan=False).encode() + b"\n")
-    return ExperimentResult(found, seeds, spread, measured, [*files, path], stop.signal)
+    files = [path, *files]
+    if found:
+        files = [*ExperimentReport(title, setting, arms, found, spread, measured).write(folder, runs), *files]
+    return ExperimentResult(found, seeds, spread, measured, same_batches, files, stop.signal)
 
 
 def _figures(figures: ArmFigures | None) -> dict[str, Any]:

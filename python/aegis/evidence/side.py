@@ -89,6 +89,7 @@ def _serve(
         for _ in range(command["run"]):
             count, loss = training.step(batches)
             seconds += telemetry.step(tokens=count, loss=loss)
+            training.note_batch()
             receipt.step(training.steps, loss)
             tokens += count
             if terminated or lines.waiting():  # nothing comes within a turn but the wish to end
@@ -103,6 +104,7 @@ def _result(training: ArmTraining, telemetry: Telemetry, *, validate: bool) -> d
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "validation_loss": training.validation_loss() if validate else None,
         "chain": str(training.chain) if training.arm.audit == "on" else None,
+        "batches": training.batch_checksum,
         "telemetry": telemetry.stats(),
     }
 

@@ -34,13 +34,16 @@ class SoakResult:
         sides: figures of each loader; without those that did not finish a step.
         first_difference: the first step at which losses differ in any bit; None where none does.
         common_steps: steps compared.
-        files: written, the report first.
+        same_chains: whether steps, losses and whole batches hash to the same; None where the two did not end at the
+            same step, or there is one.
+        files: written.
         stopped_by: the signal that ended the run early, or None.
     """
 
     sides: dict[str, SoakFigures]
     first_difference: int | None
     common_steps: int
+    same_chains: bool | None
     files: list[Path]
     stopped_by: int | None
 
@@ -110,7 +113,7 @@ def soak(
             return minutes is not None and min(side.seconds for side in sides) >= minutes * 60.0
 
         take_turns(sides, turn, done=done, stop=stop, on_turn=on_turn, steps=steps)
-    return _conclude(plan, sides, warmup, turn, stop.signal)
+        return _conclude(plan, sides, warmup, turn, stop.signal)
 
 
 def _conclude(plan: Plan, sides: Sequence[Side], warmup: int, turn: int, stopped_by: int | None) -> SoakResult:
@@ -118,28 +121,31 @@ def _conclude(plan: Plan, sides: Sequence[Side], warmup: int, turn: int, stopped
     columns = {name: table for name, table in columns.items() if len(table["step"])}
     peaks = {side.arm.name: float(side.result["peak_rss_bytes"]) for side in sides}
     found = {name: figures(table, warmup, peaks[name]) for name, table in columns.items()}
+    same_end = len(sides) == 2 and sides[0].steps == sides[1].steps
+    same_chains = sides[0].result["chain"] == sides[1].result["chain"] if same_end else None
     common, different = (0, None) if len(columns) < 2 else same_losses(*columns.values())
-    files = [path for side in sides for path in (side.telemetry, side.receipt)]
-    if found:
-        title = "Soak: " + " and ".join(LOADERS[name] for name in found)
-        report = SoakReport(
-            title=title,
-            setting=_setting(plan, turn, stopped_by),
-            verdicts=_verdicts(found, common, different, sides),
-            sides=found,
-        )
-        files = [*report.write(plan.folder, *_pictures(columns, warmup, title)), *files]
+    files = [plan.folder / "soak.json", *(path for side in sides for path in (side.telemetry, side.receipt))]
     summary = {
         "setting": vars(plan.settings),
         "sides": {name: side.plain() for name, side in found.items()},
         "results": {side.arm.name: side.result for side in sides},
         "common_steps": common,
         "first_difference": different,
+        "same_chains": same_chains,
         "stopped_by": stopped_by,
     }
-    with atomic_file(plan.folder / "soak.json") as file:
+    with atomic_file(files[0]) as file:
         file.write(json.dumps(summary, indent=2).encode() + b"\n")
-    return SoakResult(found, different, common, [*files, plan.folder / "soak.json"], stopped_by)
+    if found:
+        title = "Soak: " + " and ".join(LOADERS[name] for name in found)
+        report = SoakReport(
+            title=title,
+            setting=_setting(plan, turn, stopped_by),
+            verdicts=_verdicts(found, common, different, same_chains, sides),
+            sides=found,
+        )
+        files = [*report.write(plan.folder, *_pictures(columns, warmup, title)), *files]
+    return SoakResult(found, different, common, same_chains, files, stopped_by)
 
 
 def _setting(plan: Plan, turn: int, stopped_by: int | None) -> list[str]:
@@ -161,17 +167,22 @@ def _setting(plan: Plan, turn: int, stopped_by: int | None) -> list[str]:
     return text
 
 
-def _verdicts(found: dict[str, SoakFigures], common: int, different: int | None, sides: Sequence[Side]) -> list[str]:
+def _verdicts(
+    found: dict[str, SoakFigures],
+    common: int,
+    different: int | None,
+    same_chains: bool | None,
+    sides: Sequence[Side],
+) -> list[str]:
     verdicts = []
     if len(found) == 2:
         if different is not None:
             verdicts.append(f"Losses differ, first at step {different:,}.")
         else:
             verdicts.append(f"Losses are bit-identical at all {common:,} steps that both did.")
-            chains = {side.result["chain"] for side in sides}
-            if len({side.steps for side in sides}) == 1:
-                same = f"the same ({chains.pop()})" if len(chains) == 1 else "NOT the same"
-                verdicts.append(f"The integrity chains over steps, losses and whole batches are {same}.")
+        if same_chains is not None:
+            same = f"the same ({sides[0].result['chain']})" if same_chains else "not the same"
+            verdicts.append(f"The integrity chains over steps, losses and whole batches are {same}.")
     for name, measured in found.items():
         for what, value in (("anonymous RSS", measured.rss_drift), ("VmData", measured.vm_data_drift)):
             if value.margin == float("inf"):

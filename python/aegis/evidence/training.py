@@ -83,6 +83,8 @@ class ArmTraining:
         if arm.master != "float32":
             round_weights_(self._weights, "nearest")
         self.chain = IntegrityChain()
+        self._batch: Batch = ()
+        self._batch_chain = IntegrityChain()
 
     def step(self, batches: Iterator[Batch]) -> tuple[int, float]:
         """Takes a batch and updates the weights once; the tokens in it, and its loss in nats per token.
@@ -103,10 +105,20 @@ class ArmTraining:
         self._optimizer.zero_grad(set_to_none=True)
         self._round()
         self.steps += 1
+        self._batch = (inputs, targets)
         value = loss.item()
         if self.arm.audit == "on":
             self.chain.add(self.steps, value, (inputs, targets))
         return inputs.numel(), value
+
+    def note_batch(self) -> None:
+        """Adds the batch of the last step to a checksum of its own, and lets go of it; not part of the step."""
+        self._batch_chain.add(self.steps, 0.0, self._batch)
+        self._batch = ()
+
+    @property
+    def batch_checksum(self) -> str:
+        return str(self._batch_chain)
 
     @torch.no_grad()
     def validation_loss(self) -> float | None:

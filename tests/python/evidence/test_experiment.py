@@ -36,6 +36,7 @@ def test_arms_get_the_same_batches_and_the_report_names_claim_and_measure(
     )
     assert result.seeds == [4]
     assert result.band is None
+    assert result.same_batches
     tables = [read_telemetry(out / f"telemetry-{name}-seed4.csv") for name in ("torch", "audited")]
     assert tables[0]["loss"].tolist() == tables[1]["loss"].tolist()
     assert len(tables[0]["loss"]) == 6

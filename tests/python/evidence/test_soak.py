@@ -43,7 +43,7 @@ def test_both_loaders_train_alike_and_the_report_says_what_was_measured(
     rounds = [("aegis", 5), ("torch", 5), ("torch", 10), ("aegis", 10), ("aegis", 14), ("torch", 14)]
     assert turns == rounds
     assert result.stopped_by is None
-    assert (result.common_steps, result.first_difference) == (14, None)
+    assert (result.common_steps, result.first_difference, result.same_chains) == (14, None, True)
     tables = {name: read_telemetry(out / f"telemetry-{name}.csv") for name in ("aegis", "torch")}
     for name, table in tables.items():
         assert table["step"].tolist() == list(range(1, 15))
