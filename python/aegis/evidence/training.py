@@ -34,8 +34,10 @@ def check_data(settings: Settings) -> None:
         raise ValueError(
             f"batch_size: expected at most {windows}, the windows in {settings.data}, got {settings.batch_size}"
         )
-    if settings.val_data:
-        make_dataset(settings.val_data, settings)
+    if settings.val_data and len(make_dataset(settings.val_data, settings)) == 0:
+        raise ValueError(
+            f"val_data: expected at least one window of {settings.block_size} tokens in {settings.val_data}"
+        )
 
 
 def arm_loader(arm: Arm, settings: Settings, *, workers: int, device: torch.device, order: Path | None) -> Any:
@@ -91,8 +93,13 @@ class ArmTraining:
 
         Raises:
             StopIteration: no batch is left.
+            ValueError: a token id outside the vocabulary.
         """
         inputs, targets = next(batches)
+        largest = max(int(inputs.max()), int(targets.max()))
+        if largest >= self.settings.vocab_size:
+            known = self.settings.vocab_size
+            raise ValueError(f"vocab_size: expected ids below {known}, got {largest} in the data")
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.lr * min(1.0, (self.steps + 1) / _WARMUP_STEPS)
         if self.arm.step == "graphed":

@@ -97,6 +97,15 @@ def test_a_recorded_order_ends(settings: Callable[..., Settings], tmp_path: Path
         training.step(batches)
 
 
+def test_ids_outside_of_the_vocabulary(settings: Callable[..., Settings], tmp_path: Path) -> None:
+    order = tmp_path / "order.npy"
+    np.save(order, np.arange(4))
+    training = ArmTraining(Arm("a"), settings(vocab_size=40), device=CPU)
+    batches = training.batches(arm_loader(Arm("a"), settings(), workers=0, device=CPU, order=order), recorded=True)
+    with pytest.raises(ValueError, match=r"vocab_size: expected ids below 40, got \d+ in the data"):
+        training.step(batches)
+
+
 def run(seed: int, seconds: float, loss: float, slope: float = 0.0) -> Run:
     count = 30
     table = {

@@ -19,6 +19,7 @@ import pytest
 from aegis.cli import main
 from aegis.evidence import read_telemetry, soak, verify_receipt
 from aegis.evidence.soak_figures import figures, same_losses
+from aegis.evidence.soak_report import SoakReport
 from aegis.evidence.turns import Side
 from aegis.train.settings import Settings
 
@@ -170,6 +171,17 @@ def test_figures_leave_the_warm_up_out_and_count_from_there() -> None:
     assert figures(growing, 10, 3e8).workers_minor_faults == pytest.approx(7.0)
     with pytest.raises(ValueError, match="columns: expected at least one step, got none"):
         figures({name: values[:0] for name, values in columns().items()}, 10, 3e8)
+
+
+def test_a_report_without_pictures(tmp_path: Path) -> None:
+    report = SoakReport("A <title>", ["setting"], ["a < b"], {"aegis": figures(columns(), 10, 3e8)})
+    assert [path.name for path in report.write(tmp_path, None, {})] == ["report.md", "report.html"]
+    text, page = (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()
+    assert "![" not in text
+    assert "| the same of worker processes             | none |".replace(" ", "") in text.replace(" ", "")
+    assert "<img" not in page
+    assert "<title>A &lt;title&gt;</title>" in page
+    assert "<li>a &lt; b</li>" in page
 
 
 def test_losses_are_compared_bit_by_bit_where_both_have_a_step() -> None:
