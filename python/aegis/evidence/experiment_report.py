@@ -105,7 +105,8 @@ def _claim_row(claim: Claim, values: list[float]) -> list[str]:
     what = f"{claim.kind} of {claim.arm} against {claim.against} ({claim.reading})"
     if not values:
         return [what, claim.theirs, "nothing", ""]
-    return [what, claim.theirs, f"{values[0]:+.2%}", f"{values[1]:+.2%} to {values[2]:+.2%}"]
+    certain = "" if min(values[1:]) * max(values[1:]) > 0.0 else " (not told from 0)"
+    return [what, claim.theirs, f"{values[0]:+.2%}{certain}", f"{values[1]:+.2%} to {values[2]:+.2%}"]
 
 
 def _interval(values: tuple[float, float, float]) -> str:
