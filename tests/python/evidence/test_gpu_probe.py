@@ -65,11 +65,15 @@ def test_a_sensor_that_breaks_costs_a_warning_and_no_row(tmp_path: Path, nvml: M
         raise TypeError("no such sensor")
 
     nvml.__dict__["nvmlDeviceGetPowerUsage"] = broken
-    telemetry = Telemetry(tmp_path / "t.csv", interval=1e-6)
-    for _ in range(3):
-        telemetry.step()
-    with pytest.warns(RuntimeWarning, match="samples are incomplete: TypeError"):
-        telemetry.close()
+
+    def train() -> None:
+        with Telemetry(tmp_path / "t.csv", interval=1e-6) as telemetry:
+            for _ in range(3):
+                telemetry.step()
+
+    with pytest.warns(RuntimeWarning, match="samples are incomplete: TypeError") as caught:
+        train()
+    assert len(caught) == 1
     assert read_telemetry(tmp_path / "t.csv")["gpu_allocated_bytes"].tolist() == [100] * 3
 
 
