@@ -16,25 +16,13 @@ from typing import Any, TypeVar
 from aegis.evidence import process
 from aegis.evidence.gpu import GpuProbe
 from aegis.evidence.telemetry_file import RotatingCsv
+from aegis.evidence.telemetry_row import COLUMNS, Row
 from aegis.evidence.telemetry_sinks import ProgressLine, Sink, TensorBoard
 from aegis.evidence.telemetry_writer import TelemetryWriter
 
-__all__ = ["COLUMNS", "Telemetry"]
+__all__ = ["Telemetry"]
 
 T = TypeVar("T")
-
-_EVERY_STEP = """
-    step elapsed_seconds step_seconds wait_seconds tokens tokens_per_second loss
-    minor_faults major_faults voluntary_switches involuntary_switches
-    native_allocations feeder_us clock_step_seconds
-"""
-_SAMPLED = """
-    feeder_us_p50 feeder_us_p95 feeder_us_p99
-    rss_anon_bytes rss_file_bytes rss_shmem_bytes vm_data_bytes pss_bytes
-    workers workers_pss_bytes workers_minor_faults
-    gpu_allocated_bytes gpu_reserved_bytes gpu_clock_mhz gpu_temperature_c gpu_power_w gpu_power_limit_w
-"""
-COLUMNS = [*_EVERY_STEP.split(), *_SAMPLED.split()]
 
 _PSS_EVERY = 10  # samples
 _CLOCK_STEP = 0.5  # seconds: what the two clocks may part between two steps without a note
@@ -166,16 +154,14 @@ class Telemetry:
         seconds = now - (self._last_end if self._asked is None else self._asked)
         self._step = self._step + 1 if step is None else int(step)
         tokens = int(tokens)
-        row: dict[str, Any] = dict.fromkeys(COLUMNS)
-        row.update(
-            step=self._step,
-            elapsed_seconds=now - self._start,
-            step_seconds=seconds,
-            wait_seconds=self._wait,
-            tokens=tokens,
-            tokens_per_second=tokens / seconds if seconds > 0.0 else None,
-            loss=None if loss is None else float(loss),
-        )
+        row = Row()
+        row["step"] = self._step
+        row["elapsed_seconds"] = now - self._start
+        row["step_seconds"] = seconds
+        row["wait_seconds"] = self._wait
+        row["tokens"] = tokens
+        row["tokens_per_second"] = tokens / seconds if seconds > 0.0 else None
+        row["loss"] = None if loss is None else float(loss)
         counters = process.counters()
         for name, value in counters.items():
             row[name] = value - self._counters[name]
@@ -226,7 +212,7 @@ class Telemetry:
         filled = stats.get("batches", 0.0) + stats.get("ready", 0.0)  # delivered, and about to be
         return filled, stats.get("fill_seconds", 0.0), stats.get("native_allocations", 0.0)
 
-    def _add_feeder(self, row: dict[str, Any]) -> None:
+    def _add_feeder(self, row: Row) -> None:
         if self._stats is None:
             return
         before, self._feeder = self._feeder, self._feeder_counters()
@@ -236,20 +222,20 @@ class Telemetry:
         if filled > 0.0:
             row["feeder_us"] = max(0.0, seconds) / filled * 1e6
 
-    def _note_clock(self, row: dict[str, Any], now: float) -> None:
+    def _note_clock(self, row: Row, now: float) -> None:
         offset = time.time() - now
         if abs(offset - self._wall_offset) >= _CLOCK_STEP:
             row["clock_step_seconds"] = offset - self._wall_offset
             self._clock_steps += 1
         self._wall_offset = offset
 
-    def _sample(self, row: dict[str, Any]) -> None:
+    def _sample(self, row: Row) -> None:
         row.update(process.memory())
         row.update(self._gpu.memory())
-        row["_pss"] = self._samples % _PSS_EVERY == 0
+        row.with_pss = self._samples % _PSS_EVERY == 0
         self._samples += 1
-        row["_pids"] = [child.pid for child in multiprocessing.active_children()]
-        faults = [process.faults_of(pid) for pid in row["_pids"]]
+        row.pids = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+        faults = [process.faults_of(pid) for pid in row.pids]
         row["workers"] = len(faults)
         if faults and None not in faults:
             row["workers_minor_faults"] = sum(faults)
@@ -259,10 +245,9 @@ class Telemetry:
             warnings.warn(f"telemetry: {self._writer.problems.popleft()}", RuntimeWarning, stacklevel=3)
 
 
-def _complete(gpu: GpuProbe, row: dict[str, Any]) -> None:
+def _complete(gpu: GpuProbe, row: Row) -> None:
     """On the writer's thread: what takes milliseconds."""
     row.update(gpu.hardware())
-    pids = row.pop("_pids")
-    if row.pop("_pss"):
+    if row.with_pss:
         row["pss_bytes"] = process.pss()
-        row["workers_pss_bytes"] = sum(process.pss(pid) or 0 for pid in pids) if pids else None
+        row["workers_pss_bytes"] = sum(process.pss(pid) or 0 for pid in row.pids) if row.pids else None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from tqdm import tqdm
 
-__all__ = ["ProgressLine", "Row", "Sink", "TensorBoard"]
+from aegis.evidence.telemetry_row import Row
 
-Row = Mapping[str, float | None]
+__all__ = ["ProgressLine", "Sink", "TensorBoard"]
 
 
 class Sink(Protocol):

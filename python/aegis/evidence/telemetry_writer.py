@@ -7,11 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from aegis.evidence.telemetry_file import RotatingCsv
+from aegis.evidence.telemetry_row import Row
 from aegis.evidence.telemetry_sinks import Sink
 
 __all__ = ["TelemetryWriter"]
@@ -36,7 +36,7 @@ class TelemetryWriter:
         file: RotatingCsv,
         columns: Sequence[str],
         sinks: Sequence[Sink],
-        complete: Callable[[dict[str, Any]], None],
+        complete: Callable[[Row], None],
         *,
         interval: float,
         capacity: int,
@@ -49,7 +49,7 @@ class TelemetryWriter:
         self._complete = complete
         self._interval = interval
         self._capacity = capacity
-        self._rows: deque[dict[str, Any]] = deque()  # appended to by the one thread, popped from by the other
+        self._rows: deque[Row] = deque()  # appended to by the one thread, popped from by the other
         self._feeder: list[float] = []
         self._wake = threading.Event()
         self._closing = False
@@ -58,7 +58,7 @@ class TelemetryWriter:
         self._thread = threading.Thread(target=self._run, name="aegis-telemetry", daemon=True)
         self._thread.start()
 
-    def put(self, row: dict[str, Any]) -> None:
+    def put(self, row: Row) -> None:
         """Queues a row, or counts it as dropped when there is no room. Never waits.
 
         In a forked child there is no thread to write it, and the lock of the event may be held for ever.
@@ -95,14 +95,14 @@ class TelemetryWriter:
             self._guarded(sink.close, sink)
 
     def _round(self) -> None:
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         while self._rows and len(rows) < self._capacity:
             row = self._rows.popleft()
             self._percentiles(row)
             rows.append(row)
         if not rows:
             return
-        lines = "".join(",".join(map(_cell, map(row.get, self._columns))) + "\n" for row in rows)
+        lines = "".join(",".join(map(_cell, map(row.__getitem__, self._columns))) + "\n" for row in rows)
         try:
             self._file.append(lines.encode())
             self.written += len(rows)
@@ -114,7 +114,7 @@ class TelemetryWriter:
         for sink in list(self._sinks):
             self._guarded(lambda sink=sink: sink.rows(rows), sink)  # type: ignore[misc]
 
-    def _percentiles(self, row: dict[str, Any]) -> None:
+    def _percentiles(self, row: Row) -> None:
         """Times of single batches become percentiles since the sample before."""
         if row["feeder_us"] is not None:
             self._feeder.append(row["feeder_us"])

@@ -18,8 +18,8 @@ import pytest
 import torch
 from aegis.evidence import Telemetry, read_telemetry
 from aegis.evidence import telemetry as telemetry_module
-from aegis.evidence.telemetry import COLUMNS
 from aegis.evidence.telemetry_file import RotatingCsv
+from aegis.evidence.telemetry_row import COLUMNS
 from torch.utils.data import DataLoader, TensorDataset
 
 WAIT = 60.0  # seconds that a loaded machine may need
