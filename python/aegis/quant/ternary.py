@@ -333,7 +333,10 @@ class TernaryScheme(Scheme):
         if chosen.force or chosen.train:
             return None
         packed, scale = ops.pack_ternary(weight, per_tensor=chosen.per_tensor)
-        error = relative_error(weight, ops.unpack_ternary(packed, scale, linear.in_features))
+        stored = ops.unpack_ternary(packed, scale, linear.in_features)
+        if torch.equal(stored.to(weight.dtype), weight):
+            return None
+        error = relative_error(weight, stored)
         if error <= chosen.tolerance:
             return None
         return (
@@ -354,6 +357,10 @@ class TernaryScheme(Scheme):
     def dequantized(self, module: nn.Module) -> Tensor:
         assert isinstance(module, TernaryLinear)
         return module.dequantize()
+
+    def error(self, linear: nn.Linear, module: nn.Module) -> float:
+        assert isinstance(module, TernaryLinear)
+        return 0.0 if module.linear_dtype is not None else super().error(linear, module)
 
     def revert(self, module: nn.Module) -> nn.Linear | None:
         assert isinstance(module, TernaryLinear)
