@@ -1,11 +1,11 @@
 # One OBJECT library per instruction set, each with flags of its own; the choice is made at run time (core/cpu.h).
-set(AEGIS_KERNELS decode_attention extract_batch fnv_lanes gather_records gather_records_scaled kv_append_ sample
-    skinny_linear)
+set(AEGIS_KERNELS decode_attention extract_batch float8_linear float8_quantize fnv_lanes gather_records
+    gather_records_scaled kv_append_ sample skinny_linear)
 # Levels that have more kernels than these, or only some.
 set(AEGIS_KERNELS_scalar ${AEGIS_KERNELS} pack_ternary ternary_linear unpack_ternary)
 set(AEGIS_KERNELS_avx2 ${AEGIS_KERNELS} ternary_linear)
 set(AEGIS_KERNELS_avx512_vnni ternary_linear)
-set(AEGIS_KERNELS_avx512_bf16 decode_attention skinny_linear)
+set(AEGIS_KERNELS_avx512_bf16 decode_attention float8_linear skinny_linear)
 
 # gcc 12 warns of uninitialised reads inside its AVX-512 headers that are none.
 set(AEGIS_FLAGS_scalar "")
@@ -14,6 +14,9 @@ set(AEGIS_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
     -Wno-maybe-uninitialized -Wno-uninitialized)
 set(AEGIS_FLAGS_avx512_vnni ${AEGIS_FLAGS_avx512} -mavx512vnni)
 set(AEGIS_FLAGS_avx512_bf16 ${AEGIS_FLAGS_avx512} -mavx512bf16)
+
+# Looks bytes up in tables; csrc/kernels/float8_linear.cpp asks the CPU whether it can.
+set_source_files_properties(csrc/kernels/avx512_bf16/float8_linear.cpp PROPERTIES COMPILE_OPTIONS -mavx512vbmi)
 
 set(AEGIS_ISAS scalar)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -15,6 +15,7 @@ aegis_ask_python(AEGIS_TORCH_DIR "import importlib.util as u; print(u.find_spec(
 aegis_ask_python(pybind11_DIR "import pybind11; print(pybind11.get_cmake_dir())")
 
 set(AEGIS_OPS csrc/ops/library.cpp csrc/ops/cpu/decode_attention.cpp csrc/ops/cpu/extract_batch.cpp
+    csrc/ops/cpu/float8_linear.cpp csrc/ops/cpu/float8_quantize.cpp
     csrc/ops/cpu/gather_records.cpp csrc/ops/cpu/gather_records_scaled.cpp csrc/ops/cpu/kv_append_.cpp
     csrc/ops/cpu/pack_ternary.cpp csrc/ops/cpu/sample.cpp csrc/ops/cpu/skinny_linear.cpp
     csrc/ops/cpu/ternary_linear.cpp csrc/ops/cpu/unpack_ternary.cpp)

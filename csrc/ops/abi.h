@@ -79,6 +79,8 @@ inline const char* name_of(ScalarType dtype) {
       return "float32";
     case ScalarType::Double:
       return "float64";
+    case ScalarType::Float8_e4m3fn:
+      return "float8_e4m3fn";
     case ScalarType::Bool:
       return "bool";
     default:

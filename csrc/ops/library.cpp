@@ -6,6 +6,8 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("extract_batch(Tensor arena, Tensor offsets, SymInt block_size) -> (Tensor inputs, Tensor targets)");
   m.def("extract_batch.out(Tensor arena, Tensor offsets, *, Tensor(a!) inputs, Tensor(b!) targets) -> ()");
   m.def("decode_attention(Tensor query, Tensor keys, Tensor values, Tensor spans, float scale, int window=0, float softcap=0., Tensor? rows=None) -> Tensor");
+  m.def("float8_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias=None) -> Tensor");
+  m.def("float8_quantize(Tensor x, int block=0) -> (Tensor values, Tensor scales)");
   m.def("gather_records(Tensor source, Tensor indices) -> Tensor");
   m.def("gather_records.out(Tensor source, Tensor indices, *, Tensor(a!) out) -> ()");
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");

@@ -32,6 +32,20 @@ def _(arena: Tensor, offsets: Tensor, *, inputs: Tensor, targets: Tensor) -> Non
     return None
 
 
+@torch.library.register_fake("aegis::float8_linear")
+def _(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@torch.library.register_fake("aegis::float8_quantize")
+def _(x: Tensor, block: int = 0) -> tuple[Tensor, Tensor]:
+    groups = 1 if block == 0 else (x.shape[-1] + block - 1) // block
+    return (
+        x.new_empty(x.shape, dtype=torch.float8_e4m3fn),
+        x.new_empty((*x.shape[:-1], groups), dtype=torch.float32),
+    )
+
+
 @torch.library.register_fake("aegis::gather_records")
 def _(source: Tensor, indices: Tensor) -> Tensor:
     return source.new_empty((indices.shape[0], *source.shape[1:]))

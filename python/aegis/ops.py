@@ -19,6 +19,8 @@ from aegis import _autograd, _fake  # noqa: E402, F401  (need the schemas that t
 __all__ = [
     "decode_attention",
     "extract_batch",
+    "float8_linear",
+    "float8_quantize",
     "gather_records",
     "gather_records_scaled",
     "kv_append_",
@@ -116,6 +118,74 @@ def extract_batch(
         raise ValueError(f"inputs: expected {block_size} columns (block_size), got {inputs.shape[1]}")
     torch.ops.aegis.extract_batch.out(arena, offsets, inputs=inputs, targets=targets)
     return inputs, targets
+
+
+def float8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer whose weights, and for the product also whose inputs, are float8 (E4M3).
+
+    Args:
+        x: (..., k) float32, bfloat16 or float16. It is quantised as by :func:`float8_quantize`, with groups like those
+            of the weights.
+        weight: (n, k) float8_e4m3fn. Its rows may be apart, the elements of a row are adjacent.
+        weight_scale: float32, contiguous: (n, 1), a scale for each row, or (n, ceil(k / 128)), one for each 128
+            elements of it. A weight stands for ``weight * weight_scale``.
+        bias: (n,) of the dtype of ``x``.
+
+    All on one device.
+
+    Returns:
+        (..., n) of the dtype of ``x``. Not differentiable.
+
+    A product of two E4M3 values is exact in float32. Sums are float32, in two levels: at most 128 products are added
+    up one after another, then their sum is scaled and added to others. So each element is within
+    ``(160 + k / 128) * 2**-24`` of the sum of the sizes of what was added (and of its rounding to the dtype) for any
+    ``k``; the order of sums differs between instruction sets. A NaN among the inputs or weights makes its whole row or
+    column NaN; infinite inputs count as 448 times their group's scale.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, or a weight_scale that is not finite (looked for on the CPU
+            alone).
+        RuntimeError: ``x`` or ``bias`` requires a gradient, and gradients are enabled.
+
+    Cost: for up to 4 rows one pass over the weights, at about the speed of memory; more rows share decoded weights in
+    tiles, 64 rows at a time. Shared out among torch's intra-op threads by rows of weights. No AMX is needed: AVX2,
+    AVX-512, or AVX-512 BF16 with VBMI are used as they are there. On CUDA, up to 16 rows go through a kernel of
+    aegis's and more through ``torch._scaled_mm``, where the GPU and the shape allow that. E4M3 and its use with scales
+    is Micikevicius et al. 2022; sums in two levels are those of DeepSeek-V3's (2024).
+    """
+    if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):
+        raise RuntimeError(
+            "float8_linear: expected operands without requires_grad (it has no gradient); use torch.no_grad()"
+        )
+    result: Tensor = torch.ops.aegis.float8_linear(x, weight, weight_scale, bias)
+    return result
+
+
+def float8_quantize(x: Tensor, block: int = 0) -> tuple[Tensor, Tensor]:
+    """Numbers as float8 (E4M3) values and float32 scales: ``x`` is about ``values * scales``.
+
+    Args:
+        x: (..., k) float32, bfloat16 or float16.
+        block: 0, for one scale a row, or 128, for one for each 128 elements of a row (the last may have fewer).
+
+    Returns:
+        ``(values, scales)``: (..., k) float8_e4m3fn and (..., 1) or (..., ceil(k / 128)) float32, both contiguous. The
+        scale of a group is its largest finite magnitude divided by 448, at least ``2**-126``, and 1 where that
+        magnitude is 0. Values are ``x / scale``, rounded to nearest, ties to even. Infinities become 448 and -448; NaN
+        stays NaN. Every instruction set and CUDA give the same bits. Not differentiable.
+
+    Raises:
+        ValueError: a wrong dtype, a 0-D tensor or another ``block``.
+        RuntimeError: ``x`` requires a gradient, and gradients are enabled.
+
+    Cost: two passes over ``x``, the second of which finds it in the cache, on torch's intra-op threads.
+    """
+    if torch.is_grad_enabled() and x.requires_grad:
+        raise RuntimeError(
+            "float8_quantize: expected x without requires_grad (it has no gradient); use x.detach() or torch.no_grad()"
+        )
+    result: tuple[Tensor, Tensor] = torch.ops.aegis.float8_quantize(x, block)
+    return result
 
 
 def gather_records(source: Tensor, indices: Tensor, *, out: Tensor | None = None) -> Tensor:
