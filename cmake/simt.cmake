@@ -75,6 +75,8 @@ aegis_simt_test(convert plain)
 aegis_simt_test(example_kernels)
 # The library's CUDA kernels, each against its scalar oracle.
 aegis_simt_test(extract_batch)
+aegis_simt_test(float8_linear)
+aegis_simt_test(float8_quantize)
 aegis_simt_test(gather_records)
 aegis_simt_test(gather_records_scaled)
 aegis_simt_test(kv_append_)

@@ -38,6 +38,8 @@ EXTRACT, GATHER, SCALED = (
 )
 TERNARY = "csrc/kernels/cuda/ternary_linear.cuh"
 TERNARY_LAUNCH = TERNARY.removesuffix("h")
+QUANTIZE8, LINEAR8 = (f"csrc/kernels/cuda/float8_{name}.cuh" for name in ("quantize", "linear"))
+QUANTIZE8_LAUNCH = QUANTIZE8.removesuffix("h")
 EXTRACT_LAUNCH, GATHER_LAUNCH = EXTRACT.removesuffix("h"), GATHER.removesuffix("h")
 ARGMAX, COMPACT, GEMV, HISTOGRAM, TRANSPOSE = (
     f"tests/simt/kernels/{name}.cuh" for name in ("argmax", "compact", "gemv", "histogram", "transpose")
@@ -73,6 +75,19 @@ FAULTS = [
     Fault(TERNARY, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1", 2),
     Fault(TERNARY, "<= for <: a row too many", "lane == 0 && row + r < job.rows", "lane == 0 && row + r <= job.rows"),
     Fault(TERNARY_LAUNCH, "missing tail", "job.n + kWarps - 1", "job.n"),
+    Fault(QUANTIZE8, "removed barrier: before the maxima", BARRIER, "", 2),
+    Fault(QUANTIZE8, "removed barrier: between turns", BARRIER, ""),
+    Fault(QUANTIZE8, "barrier only for some threads", BARRIER, "if (count > 0) __syncthreads();"),
+    Fault(QUANTIZE8, "infinities counted", "if (magnitude <= 0x1.fffffep127f) ", ""),
+    Fault(QUANTIZE8, "wrong lane", "mask = 16", "mask = 8"),
+    Fault(QUANTIZE8, "rows packed without padding", "row * float8_spread_stride(job.k)", "row * job.k"),
+    Fault(QUANTIZE8_LAUNCH, "teams counted as threads", "(all + teams - 1) / teams", "all / teams"),
+    Fault(LINEAR8, "alignment check too weak", "% sizeof(Float8Pack) == 0", "% 1 == 0"),
+    Fault(LINEAR8, "read past the end", "j < count ? e4m3", "j <= count ? e4m3"),
+    Fault(LINEAR8, "group of another block", "at / kFloat8Block : 0", "at / 64 : 0"),
+    Fault(LINEAR8, "row's scale for all", "source * job.groups + group", "group"),
+    Fault(LINEAR8, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1"),
+    Fault(LINEAR8, "row too many written", "lane == 0 && row < job.rows", "lane == 0"),
     Fault(ARGMAX, "removed barrier: before the totals", BARRIER, ""),
     Fault(ARGMAX, "removed barrier: between rows", BARRIER, "", 2),
     Fault(ARGMAX, "wrong lane", "delta = 16", "delta = 8"),

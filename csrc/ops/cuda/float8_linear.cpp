@@ -1,0 +1,70 @@
+#include "kernels/cuda/float8_linear.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/float8_quantize.h"
+#include "ops/cuda/stream.h"
+#include "ops/float8_linear.h"
+#include "ops/scaled_mm.h"
+
+namespace aegis::ops {
+namespace {
+
+/// Whether torch's matrix product takes these operands on this GPU (8.9 and later have one).
+bool scaled_mm_takes(const Float8Arguments& arguments, int32_t device) {
+  const Tensor& weight = arguments.weight;
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  return arguments.groups.count == 1 && weight.is_contiguous() && weight.size(0) % 16 == 0 &&
+         weight.size(1) % 16 == 0 && weight.size(1) > 0 && major * 10 + minor >= 89 &&
+         reinterpret_cast<uintptr_t>(weight.const_data_ptr()) % 16 == 0;
+}
+
+Tensor float8_linear(const Tensor& x, const Tensor& weight, const Tensor& weight_scale,
+                     const std::optional<Tensor>& bias) {
+  const Float8Arguments arguments = check_float8_linear(x, weight, weight_scale, bias);
+  const int32_t device = x.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  CUstream_st* const stream = current_stream(device);
+  const int64_t rows = rows_of(x), k = weight.size(1), n = weight.size(0);
+  Tensor out = torch::stable::new_empty(x, shape_with_last(x, n));
+  if (rows == 0 || n == 0) return out;
+
+  const Float8Quantized quantized = float8_quantized(x, arguments.groups);
+  const bool by_torch = rows > kernels::cuda::kFloat8GemvRows && scaled_mm_takes(arguments, device);
+  const int64_t stride = kernels::cuda::float8_spread_stride(k);
+  const Tensor spread =
+      torch::stable::new_empty(x, {by_torch ? 0 : rows * stride}, ScalarType::BFloat16);
+  auto* const inputs = static_cast<kernels::BFloat16*>(spread.mutable_data_ptr());
+  with_float_type(x.scalar_type(), "x", [&]<class Element>(std::type_identity<Element>) {
+    kernels::cuda::launch_float8_quantize<Element>(quantized.job<Element>(),
+                                                   by_torch ? nullptr : inputs, stream);
+  });
+  const float* scales = quantized.scales.const_data_ptr<float>();
+  if (by_torch) {
+    const Tensor products = unscaled_mm(quantized.values, rows, weight);
+    kernels::cuda::launch_float8_rescale(
+        arguments.job(nullptr, scales, rows, out.mutable_data_ptr()),
+        products.const_data_ptr<float>(), stream);
+    return out;
+  }
+  char* const results = static_cast<char*>(out.mutable_data_ptr());
+  const auto row_bytes = static_cast<int64_t>(out.element_size()) * n;
+  for (int64_t row = 0; row < rows; row += kernels::cuda::kFloat8GemvRows) {
+    kernels::cuda::launch_float8_linear(
+        arguments.job(inputs + row * stride, scales + row * arguments.groups.count,
+                      std::min(kernels::cuda::kFloat8GemvRows, rows - row),
+                      results + row * row_bytes),
+        stream);
+  }
+  return out;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) { m.impl("float8_linear", TORCH_BOX(&float8_linear)); }
+
+}  // namespace aegis::ops
