@@ -77,7 +77,7 @@ FAULTS = [
     Fault(TERNARY_LAUNCH, "missing tail", "job.n + kWarps - 1", "job.n"),
     Fault(QUANTIZE8, "removed barrier: before the maxima", BARRIER, "", 2),
     Fault(QUANTIZE8, "removed barrier: between turns", BARRIER, ""),
-    Fault(QUANTIZE8, "barrier only for some threads", BARRIER, "if (count > 0) __syncthreads();"),
+    Fault(QUANTIZE8, "barrier only for some threads", BARRIER, "if (lane < 32) __syncthreads();"),
     Fault(QUANTIZE8, "infinities counted", "if (magnitude <= 0x1.fffffep127f) ", ""),
     Fault(QUANTIZE8, "wrong lane", "mask = 16", "mask = 8"),
     Fault(QUANTIZE8, "rows packed without padding", "row * float8_spread_stride(job.k)", "row * job.k"),

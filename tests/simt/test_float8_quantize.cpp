@@ -72,6 +72,20 @@ TEST_P(Float8QuantizeTest, BlocksOfThreadsShareLongRows) {
   expect_oracle<BFloat16>(2, 1030, false, 1);
 }
 
+TEST_P(Float8QuantizeTest, OneBlockTakesSeveralGroups) {
+  constexpr int64_t kRows = 5, kK = 300;
+  std::vector<float> x(kRows * kK, 1.0f);
+  for (int64_t row = 0; row < kRows; ++row) {
+    x[row * kK + 50 * row + 7] = 448.0f * static_cast<float>(1 + (row * 3) % kRows);
+  }
+  DeviceBuffer<float> from("x", x), scales("scales", kRows);
+  DeviceBuffer<uint8_t> values("values", x.size());
+  const Float8Quantize<float> job{from.data(), values.data(), scales.data(), kRows, kK, kK, 1};
+  cuda::launch("float8_quantize", cuda::float8_quantize<float, cuda::kFloat8Threads / 32>, 1,
+               cuda::kFloat8Threads, 0, nullptr, job, static_cast<BFloat16*>(nullptr));
+  EXPECT_EQ(scales.values(), (std::vector<float>{1, 4, 2, 5, 3}));
+}
+
 TEST_P(Float8QuantizeTest, NoRowsNoElements) {
   expect_oracle<float>(0, 5, false, 0);
   expect_oracle<float>(2, 0, false, 0);
