@@ -35,6 +35,8 @@ ORDER = [
     "bench_decode_attention",
     "bench_skinny_linear",
     "bench_ternary_linear",
+    "bench_float8_linear",
+    "bench_float8_quantize",
     "bench_kv_append_",
     "bench_integrity_chain",
 ]

@@ -119,5 +119,18 @@ def sample_rows(options: Options) -> Iterator[Row]:
         yield Row("sampling: V = 128,256, top-k 50, top-p 0.9", f"aegis sample, batch {batch}", timed(options, draw))
 
 
+def float8_rows(options: Options) -> Iterator[Row]:
+    """The layers of :func:`float8`, and one row, which is bound by reading the weights."""
+    size = 64 if options.quick else 4096
+    generator = torch.Generator().manual_seed(1)
+    weight, scales = aegis.ops.float8_quantize(torch.randn(size, size, generator=generator).to(options.device))
+    for batch in (1, 16, 256):
+        x = torch.randn(batch, size, generator=generator).to(options.device, torch.bfloat16)
+        got, want = aegis.ops.float8_linear(x, weight, scales), x @ (weight.float() * scales).to(x.dtype).t()
+        assert (got - want).float().norm() < 0.05 * want.float().norm(), "float8_linear is off"
+        call = timed(options, lambda x=x: aegis.ops.float8_linear(x, weight, scales))
+        yield Row(f"FP8: {size} x {size} linear", f"aegis float8_linear, batch {batch}", call)
+
+
 # operator -> a function of the options that yields its rows; each checks its results before it measures.
-OURS: dict[str, Callable[[Options], Iterator[Row]]] = {"sample": sample_rows}
+OURS: dict[str, Callable[[Options], Iterator[Row]]] = {"float8_linear": float8_rows, "sample": sample_rows}

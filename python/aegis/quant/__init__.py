@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from aegis.quant.convert import SCHEMES, ConversionRefused, convert, freeze, revert
+from aegis.quant.float8 import Float8Linear
+from aegis.quant.float8_checkpoints import load_float8, read_float8, write_float8
 from aegis.quant.readers import install, read_bitnet, read_gguf
 from aegis.quant.report import LayerReport, Report
 from aegis.quant.scheme import Scheme
@@ -11,6 +13,7 @@ from aegis.quant.ternary import TernaryLinear
 __all__ = [
     "SCHEMES",
     "ConversionRefused",
+    "Float8Linear",
     "LayerReport",
     "Report",
     "Scheme",
@@ -18,7 +21,10 @@ __all__ = [
     "convert",
     "freeze",
     "install",
+    "load_float8",
     "read_bitnet",
+    "read_float8",
     "read_gguf",
     "revert",
+    "write_float8",
 ]

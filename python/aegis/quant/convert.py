@@ -8,13 +8,14 @@ from typing import Any
 
 from torch import nn
 
+from aegis.quant.float8 import Float8Scheme
 from aegis.quant.report import LayerReport, Report, bytes_of
 from aegis.quant.scheme import Scheme
 from aegis.quant.ternary import TernaryLinear, TernaryScheme
 
 __all__ = ["SCHEMES", "ConversionRefused", "convert", "freeze", "revert"]
 
-SCHEMES: dict[str, Scheme] = {"ternary": TernaryScheme()}
+SCHEMES: dict[str, Scheme] = {"float8": Float8Scheme(), "ternary": TernaryScheme()}
 """What ``convert`` knows, by name."""
 
 DEFAULT_SKIP = ("lm_head",)

@@ -107,7 +107,8 @@ class Float8Linear(nn.Module):
         """
         if weight.dtype != torch.float8_e4m3fn or weight.ndim != 2:
             raise ValueError(
-                f"weight: expected a 2-D tensor of float8_e4m3fn, got {_text(weight.dtype)} of shape {list(weight.shape)}"
+                f"weight: expected a 2-D tensor of float8_e4m3fn, got {_text(weight.dtype)} of shape "
+                f"{list(weight.shape)}"
             )
         n, k = weight.shape
         blocks = -(-k // BLOCK)
@@ -149,16 +150,14 @@ class Float8Linear(nn.Module):
 
     def extra_repr(self) -> str:
         block = f", block={self.block}" if self.block else ""
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{block}"
-        )
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{block}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Float8Linear:
         """Moves to other devices; a new dtype is the bias's alone."""
         scale = self.weight_scale
         self.weight = self.weight.view(torch.uint8)  # which .half() leaves alone
         try:
-            super()._apply(fn, recurse)
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         finally:
             self.weight = self.weight.view(torch.float8_e4m3fn)
         if self.weight_scale.dtype != torch.float32:
@@ -196,12 +195,11 @@ class Float8Scheme(Scheme):
     name: ClassVar[str] = "float8"
     layer: ClassVar[type[nn.Module]] = Float8Linear
 
-    def refusal(self, linear: nn.Linear, *, block: int = 0) -> str | None:
-        _check_block(block)
-        return _refusal(linear, block)
+    def refusal(self, linear: nn.Linear, **options: Any) -> str | None:
+        return _refusal(linear, _block_of(**options))
 
-    def convert(self, linear: nn.Linear, *, block: int = 0) -> nn.Module:
-        return Float8Linear.from_linear(linear, block=block)
+    def convert(self, linear: nn.Linear, **options: Any) -> Float8Linear:
+        return Float8Linear.from_linear(linear, block=_block_of(**options))
 
     def dequantized(self, module: nn.Module) -> Tensor:
         assert isinstance(module, Float8Linear)
@@ -219,6 +217,11 @@ def _refusal(linear: nn.Linear, block: int) -> str | None:
     if not weight.isfinite().all():
         return "expected finite weights, got NaN or infinity among them"
     return None
+
+
+def _block_of(*, block: int = 0) -> int:
+    """The scheme's only option."""
+    return block
 
 
 def _check_block(block: int) -> None:

@@ -87,15 +87,15 @@ def write_float8(tensors: Mapping[str, Tensor], format: str) -> dict[str, Tensor
     for name, tensor in tensors.items():
         layer, _, last = name.rpartition(".")
         weight = tensors.get(f"{layer}.weight")
-        if last not in ("weight", "weight_scale") or weight is None or weight.dtype != torch.float8_e4m3fn:
-            result[name] = tensor
-        elif format == "compressed-tensors":
+        is_float8 = weight is not None and weight.dtype == torch.float8_e4m3fn and last in ("weight", "weight_scale")
+        if not is_float8 or format == "compressed-tensors":
             result[name] = tensor
         elif format == "torchao":
             result[f"{layer}._weight_{'qdata' if last == 'weight' else 'scale'}"] = tensor
         elif last == "weight":
             result[name] = tensor
         else:
+            assert weight is not None
             result[f"{layer}.weight_scale_inv"] = _scales_of_squares(tensor, weight, layer)
     return result
 
@@ -143,8 +143,8 @@ def load_float8(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
         The names of the replaced layers.
 
     Raises:
-        ValueError: as :func:`read_float8`; a float8 weight for what is no linear layer, or one of another shape; tensors
-            that the model lacks or that it has besides.
+        ValueError: as :func:`read_float8`; a float8 weight for what is no linear layer, or one of another shape;
+            tensors that the model lacks or that it has besides.
     """
     named = read_float8(tensors)
     layers: dict[str, Float8Linear] = {}
@@ -224,7 +224,8 @@ def _scales_of_rows(scale: Tensor, weight: Tensor, layer: str) -> Tensor:
         scale = scale.repeat_interleave(BLOCK, 0)[:n]
     elif given not in ([n, 1], [n, blocks]):
         raise ValueError(
-            f"{layer}: expected one scale, or scales of shape [{n}, 1], [{n}, {blocks}] or [{rows}, {blocks}], got {given}"
+            f"{layer}: expected one scale, or scales of shape [{n}, 1], [{n}, {blocks}] or [{rows}, {blocks}], got "
+            f"{given}"
         )
     if not scale.is_meta and not scale.isfinite().all():
         raise ValueError(f"{layer}: expected finite scales, got NaN or infinity among them")

@@ -222,6 +222,4 @@ def test_bad_input_gradient():
         with pytest.raises(RuntimeError, match="float8_linear: expected operands without requires_grad"):
             aegis.ops.float8_linear(x, WEIGHT, SCALES, bias)
         with torch.no_grad():
-            assert torch.equal(
-                aegis.ops.float8_linear(x, WEIGHT, SCALES, bias), float8_linear(X, WEIGHT, SCALES, BIAS)
-            )
+            assert torch.equal(aegis.ops.float8_linear(x, WEIGHT, SCALES, bias), float8_linear(X, WEIGHT, SCALES, BIAS))
