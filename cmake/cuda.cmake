@@ -31,7 +31,8 @@ if(AEGIS_CUDA_ENABLED)
   endif()
   find_package(CUDAToolkit REQUIRED)
   add_library(aegis_cuda OBJECT csrc/kernels/cuda/extract_batch.cu csrc/kernels/cuda/float8_linear.cu
-                                csrc/kernels/cuda/float8_quantize.cu csrc/kernels/cuda/gather_records.cu
+                                csrc/kernels/cuda/float8_quantize.cu csrc/kernels/cuda/float8_tiles.cu
+                                csrc/kernels/cuda/gather_records.cu
                                 csrc/kernels/cuda/gather_records_scaled.cu csrc/kernels/cuda/kv_append_.cu
                                 csrc/kernels/cuda/sample.cu
                                 csrc/kernels/cuda/skinny_linear.cu

@@ -40,6 +40,7 @@ TERNARY = "csrc/kernels/cuda/ternary_linear.cuh"
 TERNARY_LAUNCH = TERNARY.removesuffix("h")
 QUANTIZE8, LINEAR8 = (f"csrc/kernels/cuda/float8_{name}.cuh" for name in ("quantize", "linear"))
 QUANTIZE8_LAUNCH = QUANTIZE8.removesuffix("h")
+TILES8 = "csrc/kernels/cuda/float8_tiles.h"
 EXTRACT_LAUNCH, GATHER_LAUNCH = EXTRACT.removesuffix("h"), GATHER.removesuffix("h")
 ARGMAX, COMPACT, GEMV, HISTOGRAM, TRANSPOSE = (
     f"tests/simt/kernels/{name}.cuh" for name in ("argmax", "compact", "gemv", "histogram", "transpose")
@@ -88,6 +89,12 @@ FAULTS = [
     Fault(LINEAR8, "row's scale for all", "source * job.groups + group", "group"),
     Fault(LINEAR8, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1"),
     Fault(LINEAR8, "row too many written", "lane == 0 && row < job.rows", "lane == 0"),
+    Fault(TILES8, "swizzle by the wrong rows", "offset >> 7 & 7", "offset >> 8 & 7"),
+    Fault(TILES8, "stride of four rows", "1024 >> 4", "512 >> 4"),
+    Fault(TILES8, "sums of another thread", "lane % 4 * 2", "lane % 2 * 2"),
+    Fault(TILES8, "parity of another turn", "k / kTileStages % 2", "k % 2"),
+    Fault(TILES8, "columns fastest", "block % down * kTileM, block / down", "block / down * kTileM, block % down"),
+    Fault(TILES8, "unaligned maps", "stride % 16 == 0", "stride % 8 == 0"),
     Fault(ARGMAX, "removed barrier: before the totals", BARRIER, ""),
     Fault(ARGMAX, "removed barrier: between rows", BARRIER, "", 2),
     Fault(ARGMAX, "wrong lane", "delta = 16", "delta = 8"),

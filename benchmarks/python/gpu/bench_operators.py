@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator
 
-import aegis  # noqa: F401  (registers the operators)
+import aegis
 import torch
 from report import ABSENT, FAILED, Options, Row, p50_p99, seconds_of
 from torch import Tensor

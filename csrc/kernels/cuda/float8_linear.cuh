@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/float8_linear.h"
+#include "kernels/cuda/float8_put.cuh"
 #include "kernels/cuda/float8_quantize.h"
 #include "kernels/cuda/simt.cuh"
 
@@ -18,21 +19,6 @@ struct alignas(16) Float8Pack {
 struct alignas(16) Float8Inputs {
   BFloat16 values[kFloat8Pack];
 };
-
-__device__ inline void float8_put(const Float8Linear& job, int64_t row, int64_t column,
-                                  float value) {
-  const int64_t at = row * job.n + column;
-  if (job.type == Float8Result::float32) {
-    if (job.bias) value += static_cast<const float*>(job.bias)[column];
-    static_cast<float*>(job.out)[at] = value;
-  } else if (job.type == Float8Result::float16) {
-    if (job.bias) value += to_float(static_cast<const Half*>(job.bias)[column]);
-    static_cast<Half*>(job.out)[at] = from_float<Half>(value);
-  } else {
-    if (job.bias) value += to_float(static_cast<const BFloat16*>(job.bias)[column]);
-    static_cast<BFloat16*>(job.out)[at] = from_float<BFloat16>(value);
-  }
-}
 
 /// `Rows` is at least the job's rows; what is more is computed and dropped.
 template <int Rows>

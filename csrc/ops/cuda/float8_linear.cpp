@@ -3,8 +3,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "kernels/cuda/float8_quantize.h"
+#include "kernels/cuda/float8_tiles.h"
 #include "ops/cuda/stream.h"
 #include "ops/float8_linear.h"
 #include "ops/scaled_mm.h"
@@ -12,15 +15,37 @@
 namespace aegis::ops {
 namespace {
 
-/// Whether torch's matrix product takes these operands on this GPU (8.9 and later have one).
-bool scaled_mm_takes(const Float8Arguments& arguments, int32_t device) {
-  const Tensor& weight = arguments.weight;
+/// 90 for compute capability 9.0.
+int capability(int32_t device) {
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return arguments.groups.count == 1 && weight.is_contiguous() && weight.size(0) % 16 == 0 &&
-         weight.size(1) % 16 == 0 && weight.size(1) > 0 && major * 10 + minor >= 89 &&
-         reinterpret_cast<uintptr_t>(weight.const_data_ptr()) % 16 == 0;
+  return major * 10 + minor;
+}
+
+/// The kernel of tiles has not yet run on a GPU, so that it has to be asked for.
+bool tiles_wanted() {
+  static const bool wanted = [] {
+    const char* value = std::getenv("AEGIS_FLOAT8_TILES");
+    return value && std::string_view(value) == "1";
+  }();
+  return wanted;
+}
+
+/// Who multiplies.
+enum class Way { gemv, torch, tiles };
+
+Way choose(const Float8Arguments& arguments, int64_t rows, const kernels::Float8Linear& job,
+           int32_t device) {
+  if (rows <= kernels::cuda::kFloat8GemvRows) return Way::gemv;
+  const int sm = capability(device);
+  if (tiles_wanted() && sm == 90 && kernels::cuda::float8_tiles_take(job)) return Way::tiles;
+  const Tensor& weight = arguments.weight;
+  const bool torch_takes = arguments.groups.count == 1 && weight.is_contiguous() &&
+                           weight.size(0) % 16 == 0 && weight.size(1) % 16 == 0 &&
+                           weight.size(1) > 0 && sm >= 89 &&
+                           reinterpret_cast<uintptr_t>(weight.const_data_ptr()) % 16 == 0;
+  return torch_takes ? Way::torch : Way::gemv;
 }
 
 Tensor float8_linear(const Tensor& x, const Tensor& weight, const Tensor& weight_scale,
@@ -34,21 +59,25 @@ Tensor float8_linear(const Tensor& x, const Tensor& weight, const Tensor& weight
   if (rows == 0 || n == 0) return out;
 
   const Float8Quantized quantized = float8_quantized(x, arguments.groups);
-  const bool by_torch = rows > kernels::cuda::kFloat8GemvRows && scaled_mm_takes(arguments, device);
+  const float* scales = quantized.scales.const_data_ptr<float>();
+  const kernels::Float8Linear whole =
+      arguments.job(quantized.values.const_data_ptr(), scales, rows, out.mutable_data_ptr());
+  const Way way = choose(arguments, rows, whole, device);
   const int64_t stride = kernels::cuda::float8_spread_stride(k);
   const Tensor spread =
-      torch::stable::new_empty(x, {by_torch ? 0 : rows * stride}, ScalarType::BFloat16);
-  auto* const inputs = static_cast<kernels::BFloat16*>(spread.mutable_data_ptr());
+      torch::stable::new_empty(x, {way == Way::gemv ? rows * stride : 0}, ScalarType::BFloat16);
+  auto* const inputs =
+      way == Way::gemv ? static_cast<kernels::BFloat16*>(spread.mutable_data_ptr()) : nullptr;
   with_float_type(x.scalar_type(), "x", [&]<class Element>(std::type_identity<Element>) {
-    kernels::cuda::launch_float8_quantize<Element>(quantized.job<Element>(),
-                                                   by_torch ? nullptr : inputs, stream);
+    kernels::cuda::launch_float8_quantize<Element>(quantized.job<Element>(), inputs, stream);
   });
-  const float* scales = quantized.scales.const_data_ptr<float>();
-  if (by_torch) {
+  if (way == Way::tiles) {
+    kernels::cuda::launch_float8_tiles(whole, stream);
+    return out;
+  }
+  if (way == Way::torch) {
     const Tensor products = unscaled_mm(quantized.values, rows, weight);
-    kernels::cuda::launch_float8_rescale(
-        arguments.job(nullptr, scales, rows, out.mutable_data_ptr()),
-        products.const_data_ptr<float>(), stream);
+    kernels::cuda::launch_float8_rescale(whole, products.const_data_ptr<float>(), stream);
     return out;
   }
   char* const results = static_cast<char*>(out.mutable_data_ptr());
