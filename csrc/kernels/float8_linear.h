@@ -24,8 +24,8 @@ enum class Float8Result : uint8_t { float32, float16, bfloat16 };
 /// is long: up to 128 products one after another, and these sums, scaled, one after another. Where
 /// e = Σ|x·w| + |bias|, with scales, every version keeps
 ///   |out − exact| ≤ (160 + k/128) · 2⁻²⁴ · e + 2⁻¹⁴⁰, then rounded to the type of the result.
-/// A NaN makes NaN of its row or column. Scales whose product leaves the range of float32 give
-/// infinities, NaN or zero.
+/// A NaN makes NaN of its row or column. Parts of a sum, or products of scales, that exceed float32
+/// make it infinite or NaN.
 struct Float8Linear {
   const void* x;              ///< (rows, k), spread (below); rows lie float8_row_bytes(k) apart
   const float* x_scale;       ///< (rows, groups)

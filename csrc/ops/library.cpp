@@ -18,6 +18,7 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("sample.out(Tensor logits, Tensor settings, Tensor(a!) state, bool keep_ties=False, *, Tensor(b!) tokens, Tensor(c!)? valid=None, Tensor(d!)? logprobs=None) -> ()");
   m.def("skinny_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
   // .inference overloads know nothing of gradients. They call x another name: torch, at exit, takes overloads with equal arguments for one and aborts.
+  m.def("float8_linear.inference(Tensor input, Tensor weight, Tensor weight_scale, Tensor? bias=None) -> Tensor");
   m.def("skinny_linear.inference(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("skinny_linear.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()");
   m.def("ternary_linear(Tensor x, Tensor packed, Tensor scale, Tensor? bias=None, bool exact=False) -> Tensor");

@@ -37,6 +37,8 @@ def _refuse(name: str, instead: str) -> None:
     torch.library.register_autograd(f"aegis::{name}", backward)
 
 
+_refuse("float8_linear", "float8 layers are for inference")
+_refuse("float8_quantize", "detach x first")
 _TRAINS = "aegis.quant.TernaryLinear(..., train=True) is what trains ternary weights"
 _refuse("pack_ternary", _TRAINS)
 _refuse("unpack_ternary", _TRAINS)

@@ -140,12 +140,13 @@ def float8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor 
     up one after another, then their sum is scaled and added to others. So each element is within
     ``(160 + k / 128) * 2**-24`` of the sum of the sizes of what was added (and of its rounding to the dtype) for any
     ``k``; the order of sums differs between instruction sets. A NaN among the inputs or weights makes its whole row or
-    column NaN; infinite inputs count as 448 times their group's scale.
+    column NaN; infinite inputs count as 448 times their group's scale. Parts of a sum that exceed float32 make it
+    infinite or NaN.
 
     Raises:
         ValueError: a wrong dtype, shape, stride or device, or a weight_scale that is not finite (looked for on the CPU
             alone).
-        RuntimeError: ``x`` or ``bias`` requires a gradient, and gradients are enabled.
+        RuntimeError: a gradient is asked for, in the backward pass.
 
     Cost: for up to 4 rows one pass over the weights, at about the speed of memory; more rows share decoded weights in
     tiles, 64 rows at a time. Shared out among torch's intra-op threads by rows of weights. No AMX is needed: AVX2,
@@ -153,11 +154,8 @@ def float8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor 
     aegis's and more through ``torch._scaled_mm``, where the GPU and the shape allow that. E4M3 and its use with scales
     is Micikevicius et al. 2022; sums in two levels are those of DeepSeek-V3's (2024).
     """
-    if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):
-        raise RuntimeError(
-            "float8_linear: expected operands without requires_grad (it has no gradient); use torch.no_grad()"
-        )
-    result: Tensor = torch.ops.aegis.float8_linear(x, weight, weight_scale, bias)
+    operator = torch.ops.aegis.float8_linear if torch.is_grad_enabled() else torch.ops.aegis.float8_linear.inference
+    result: Tensor = operator(x, weight, weight_scale, bias)
     return result
 
 
@@ -176,14 +174,10 @@ def float8_quantize(x: Tensor, block: int = 0) -> tuple[Tensor, Tensor]:
 
     Raises:
         ValueError: a wrong dtype, a 0-D tensor or another ``block``.
-        RuntimeError: ``x`` requires a gradient, and gradients are enabled.
+        RuntimeError: a gradient is asked for, in the backward pass.
 
     Cost: two passes over ``x``, the second of which finds it in the cache, on torch's intra-op threads.
     """
-    if torch.is_grad_enabled() and x.requires_grad:
-        raise RuntimeError(
-            "float8_quantize: expected x without requires_grad (it has no gradient); use x.detach() or torch.no_grad()"
-        )
     result: tuple[Tensor, Tensor] = torch.ops.aegis.float8_quantize(x, block)
     return result
 

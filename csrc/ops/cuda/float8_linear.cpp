@@ -94,6 +94,9 @@ Tensor float8_linear(const Tensor& x, const Tensor& weight, const Tensor& weight
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) { m.impl("float8_linear", TORCH_BOX(&float8_linear)); }
+STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) {
+  m.impl("float8_linear", TORCH_BOX(&float8_linear));
+  m.impl("float8_linear.inference", TORCH_BOX(&float8_linear));
+}
 
 }  // namespace aegis::ops

@@ -16,7 +16,8 @@ BLOCK = 128
 """Elements of a row that share a scale, where a whole row does not."""
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_float8_linear = torch.ops.aegis.float8_linear
+_linear = torch.ops.aegis.float8_linear
+_linear_inference = torch.ops.aegis.float8_linear.inference
 
 
 def dequantize(weight: Tensor, weight_scale: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ class Float8Linear(nn.Module):
 
     Inputs are quantised on the way, with a scale for each row of theirs (or for each 128 elements of it, where weights
     have blocks): see :func:`aegis.ops.float8_linear`, which also says what it costs. They may be float32, bfloat16 or
-    float16, and so is the result. It has no gradient: inputs that require one are an error.
+    float16, and so is the result. It has no gradient: to ask for one is an error, in the backward pass.
 
     Args:
         in_features, out_features: k and n.
@@ -136,16 +137,12 @@ class Float8Linear(nn.Module):
         return dequantize(self.weight, self.weight_scale)
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.requires_grad and torch.is_grad_enabled():
-            raise RuntimeError(
-                "input: expected a tensor without requires_grad, since Float8Linear has no gradient: it is for "
-                "inference, under torch.no_grad()"
-            )
         buffers = self._buffers  # self.weight would be looked up by Python code of nn.Module's
         bias = buffers["bias"]
         if bias is not None and bias.dtype != input.dtype:
             bias = bias.to(input.dtype)
-        result: Tensor = _float8_linear(input, buffers["weight"], buffers["weight_scale"], bias)
+        operator = _linear if torch.is_grad_enabled() else _linear_inference
+        result: Tensor = operator(input, buffers["weight"], buffers["weight_scale"], bias)
         return result
 
     def extra_repr(self) -> str:

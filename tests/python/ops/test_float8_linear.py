@@ -130,7 +130,9 @@ def test_reference_more_rows_than_a_batch():
 def test_reference_python_signature():
     x, (weight, scales), bias = random(2, 3, 20), layer(30, 20), random(30, seed=2)
     want = float8_linear(x, weight, scales, bias)
-    assert torch.equal(aegis.ops.float8_linear(x, weight, scales, bias), want)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            assert torch.equal(aegis.ops.float8_linear(x, weight, scales, bias), want)
 
 
 # test_schema multiplies the operands to see whether one was written, and torch cannot multiply float8.
@@ -142,6 +144,7 @@ def test_opcheck(dtype):
     x, bias = random(2, 3, 200, dtype=dtype), random(5, dtype=dtype)
     torch.library.opcheck(float8_linear.default, (x, *layer(5, 200), bias), test_utils=CHECKS)
     torch.library.opcheck(float8_linear.default, (x.transpose(0, 1), *layer(5, 200, 128), None), test_utils=CHECKS)
+    torch.library.opcheck(float8_linear.inference, (x, *layer(5, 200), bias), test_utils=CHECKS)
 
 
 def test_opcheck_operands_are_not_written():
@@ -217,9 +220,20 @@ def test_bad_input_arguments(x, weight, scales, bias, message):
         float8_linear(x, weight, scales, bias)
 
 
-def test_bad_input_gradient():
+@pytest.mark.parametrize("operator", [float8_linear, aegis.ops.float8_linear])
+def test_bad_input_gradient(operator):
     for x, bias in ((X.clone().requires_grad_(), BIAS), (X, BIAS.clone().requires_grad_())):
-        with pytest.raises(RuntimeError, match="float8_linear: expected operands without requires_grad"):
-            aegis.ops.float8_linear(x, WEIGHT, SCALES, bias)
+        got = operator(x, WEIGHT, SCALES, bias)
+        with pytest.raises(RuntimeError, match="float8_linear: expected no gradient to be asked for"):
+            got.sum().backward()
         with torch.no_grad():
-            assert torch.equal(aegis.ops.float8_linear(x, WEIGHT, SCALES, bias), float8_linear(X, WEIGHT, SCALES, BIAS))
+            assert torch.equal(operator(x, WEIGHT, SCALES, bias), got)
+
+
+def test_reference_sums_beyond_float32():
+    """Not finite, but no garbage in other rows."""
+    x = random(3, 300)
+    x[1] = 3e38
+    got = float8_linear(x, WEIGHT, SCALES)
+    assert not got[1].isfinite().all()
+    assert torch.equal(got[[0, 2]], float8_linear(random(3, 300), WEIGHT, SCALES)[[0, 2]])
