@@ -155,6 +155,19 @@ def test_skinny_linear(dtype: torch.dtype, rows: int) -> None:
         assert torch.equal(got, (x.long() @ weight.long().t()).to(dtype))
 
 
+@pytest.mark.parametrize("block", [0, 128])
+@pytest.mark.parametrize("rows", [1, 3, 8, 21])
+def test_float8_linear(block: int, rows: int) -> None:
+    for k, n in ((1, 1), (130, 37), (1100, 9)):
+        x = torch.randint(-3, 4, (rows, k)).float()
+        values, scales = torch.ops.aegis.float8_quantize(torch.randn(n, k), block)
+        got = torch.ops.aegis.float8_linear(x, values, scales)
+        wide = scales.repeat_interleave(block or k, 1)[:, :k]
+        inputs, input_scales = torch.ops.aegis.float8_quantize(x, block)
+        exact = (inputs.double() * input_scales.repeat_interleave(block or k, 1)[:, :k]) @ (values.double() * wide).t()
+        assert torch.allclose(got.double(), exact, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("rows", [1, 3, 9])
 def test_ternary_linear(exact: bool, rows: int) -> None:

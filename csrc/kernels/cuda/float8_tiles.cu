@@ -49,6 +49,15 @@ CUtensorMap encode(const void* address, const TileMap& map) {
 
 }  // namespace
 
+int compute_capability(int device) {
+  int major = 0, minor = 0;
+  check_launch("float8_linear",
+               cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  check_launch("float8_linear",
+               cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return major * 10 + minor;
+}
+
 void launch_float8_tiles(const Float8Linear& job, CUstream_st* stream) {
   const CUtensorMap x = encode(job.x, tile_map(job.rows, job.k, job.k, kTileM));
   const CUtensorMap weight = encode(job.weight, tile_map(job.n, job.k, job.weight_stride, kTileN));

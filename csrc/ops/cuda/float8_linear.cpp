@@ -1,7 +1,5 @@
 #include "kernels/cuda/float8_linear.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
@@ -14,14 +12,6 @@
 
 namespace aegis::ops {
 namespace {
-
-/// 90 for compute capability 9.0.
-int capability(int32_t device) {
-  int major = 0, minor = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return major * 10 + minor;
-}
 
 /// The kernel of tiles has not yet run on a GPU, so that it has to be asked for.
 bool tiles_wanted() {
@@ -38,7 +28,7 @@ enum class Way { gemv, torch, tiles };
 Way choose(const Float8Arguments& arguments, int64_t rows, const kernels::Float8Linear& job,
            int32_t device) {
   if (rows <= kernels::cuda::kFloat8GemvRows) return Way::gemv;
-  const int sm = capability(device);
+  const int sm = kernels::cuda::compute_capability(device);
   if (tiles_wanted() && sm == 90 && kernels::cuda::float8_tiles_take(job)) return Way::tiles;
   const Tensor& weight = arguments.weight;
   const bool torch_takes = arguments.groups.count == 1 && weight.is_contiguous() &&
