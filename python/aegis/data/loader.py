@@ -32,10 +32,10 @@ _SEED_EXCLUDES = ("sampler", "batch_sampler", "generator")
 class FlatArenaDataLoader(DataLoader[Any]):
     """A drop-in for :class:`torch.utils.data.DataLoader`.
 
-    Over a :class:`~aegis.TokenDataset`, a :class:`~aegis.RecordDataset` or torch's ``TensorDataset`` of plain CPU
-    tensors, with torch's default collation, C++ threads write the batches ahead of the consumer into a ring of
-    pre-faulted, 64-byte-aligned slots: ``num_workers`` is the number of threads (0 fills in the calling thread) and
-    ``prefetch_factor`` the slots per thread.
+    Over a :class:`~aegis.TokenDataset`, a :class:`~aegis.TokenMixture`, a :class:`~aegis.RecordDataset` or torch's
+    ``TensorDataset`` of plain CPU tensors, with torch's default collation, C++ threads write the batches ahead of the
+    consumer into a ring of pre-faulted, 64-byte-aligned slots: ``num_workers`` is the number of threads (0 fills in the
+    calling thread) and ``prefetch_factor`` the slots per thread.
 
     Any other data set is loaded by torch's own machinery, with the large tensors of a batch in reused, pre-faulted
     slots: in this process as ``default_collate`` stacks them, with worker processes whatever makes them. That needs no

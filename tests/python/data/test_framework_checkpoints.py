@@ -29,6 +29,7 @@ def whole(loader, epochs=2):
     return [corpora.rows(batch) for _ in range(epochs) for batch in loader]
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_torch_distributed_checkpoint_of_one_process(loaders, tmp_path):
     loader = loaders()
     expected = whole(loaders())

@@ -96,6 +96,24 @@ def test_padding_of_plain_windows_and_of_mixtures_case36(tmp_path):
         assert (y[0] != -100).any()
 
 
+def test_a_subset_is_shared_between_ranks_case39(tmp_path):
+    data = corpora.dataset(tmp_path, layout="packed")
+    chosen = list(range(3, 60, 7))
+    subset = torch.utils.data.Subset(data, chosen)
+    ranks = [aegis.FlatArenaDataLoader(subset, 2, shuffle=True, seed=4, rank=rank, world_size=3) for rank in range(3)]
+    seen = [row for loader in ranks for batch in loader for row in corpora.rows(batch)]
+    assert sorted(seen) == sorted(data[i][0].numpy().tobytes() for i in chosen)
+
+
+def test_unequal_files_have_a_length_that_is_known_at_once_case42(tmp_path):
+    paths = []
+    for at, tokens in enumerate((17, 400, 90, 33)):
+        paths.append(corpora.corpus(tmp_path, f"shard{at}", tokens)[0])
+    data = aegis.TokenDataset(paths, 16, dtype="int32")
+    ranks = [aegis.FlatArenaDataLoader(data, 3, seed=1, rank=rank, world_size=2, num_workers=1) for rank in range(2)]
+    assert [len(list(loader)) for loader in ranks] == [len(loader) for loader in ranks] == [6, 6]
+
+
 def test_bad_tails_are_named(tmp_path):
     data = corpora.dataset(tmp_path)
     table = torch.utils.data.TensorDataset(torch.arange(10))
