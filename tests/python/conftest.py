@@ -3,9 +3,14 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # A runner that was started in the background ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says nothing on a machine that does other things, too.
+settings.register_profile("aegis", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("aegis")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
