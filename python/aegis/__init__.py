@@ -16,7 +16,14 @@ from aegis.data.record_dataset import RecordDataset
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
-    from aegis.decode import CUDAGraphFastRunner, FusedLogitsSampler, SlottedStaticCache, bench_generate, generate
+    from aegis.decode import (
+        CUDAGraphFastRunner,
+        FusedLogitsSampler,
+        SlottedStaticCache,
+        SpeculativeFastRunner,
+        bench_generate,
+        generate,
+    )
 
 __version__ = build_info()["version"]
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "FusedLogitsSampler",
     "RecordDataset",
     "SlottedStaticCache",
+    "SpeculativeFastRunner",
     "TokenDataset",
     "bench_generate",
     "build_info",
@@ -41,7 +49,14 @@ __all__ = [
 
 _PACKAGES = frozenset({"decode", "evidence", "runtime"})
 _OF_DECODE = frozenset(
-    {"CUDAGraphFastRunner", "FusedLogitsSampler", "SlottedStaticCache", "bench_generate", "generate"}
+    {
+        "CUDAGraphFastRunner",
+        "FusedLogitsSampler",
+        "SlottedStaticCache",
+        "SpeculativeFastRunner",
+        "bench_generate",
+        "generate",
+    }
 )
 
 cpu_isa()  # an AEGIS_FORCE_ISA that cannot be honoured is an error here, not at the first batch

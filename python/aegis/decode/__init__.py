@@ -9,15 +9,20 @@ if TYPE_CHECKING:
     from aegis.decode.attention import register_attention
     from aegis.decode.bench import bench_generate
     from aegis.decode.cache import SlottedStaticCache
+    from aegis.decode.drafts import EarlyExit, PromptLookup
     from aegis.decode.generation import generate
     from aegis.decode.linears import skinny_linears
     from aegis.decode.runner import CUDAGraphFastRunner
     from aegis.decode.sampler import FusedLogitsSampler
+    from aegis.decode.speculative import SpeculativeFastRunner
 
 __all__ = [
     "CUDAGraphFastRunner",
+    "EarlyExit",
     "FusedLogitsSampler",
+    "PromptLookup",
     "SlottedStaticCache",
+    "SpeculativeFastRunner",
     "bench_generate",
     "generate",
     "register_attention",
@@ -27,8 +32,11 @@ __all__ = [
 # Some import transformers, which is optional: each module is imported when its name is first asked for.
 _MODULES = {
     "CUDAGraphFastRunner": "runner",
+    "EarlyExit": "drafts",
     "FusedLogitsSampler": "sampler",
+    "PromptLookup": "drafts",
     "SlottedStaticCache": "cache",
+    "SpeculativeFastRunner": "speculative",
     "bench_generate": "bench",
     "generate": "generation",
     "register_attention": "attention",
