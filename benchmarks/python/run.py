@@ -26,6 +26,7 @@ ORDER = [
     "bench_train",
     "bench_any_dataset",
     "bench_decode",
+    "bench_speculative",
     "bench_feed",
     "bench_records",
     "bench_extract_batch",
