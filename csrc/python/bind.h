@@ -11,6 +11,7 @@ void bind_feeder(pybind11::module_& m);
 void bind_kv(pybind11::module_& m);
 void bind_records(pybind11::module_& m);
 void bind_slots(pybind11::module_& m);
+void bind_spsc_ring(pybind11::module_& m);
 void bind_store(pybind11::module_& m);
 
 }  // namespace aegis

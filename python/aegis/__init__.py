@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         FusedLogitsSampler,
         SlottedStaticCache,
         SpeculativeFastRunner,
+        SpscRing,
         bench_generate,
         generate,
     )
@@ -35,6 +36,7 @@ __all__ = [
     "RecordDataset",
     "SlottedStaticCache",
     "SpeculativeFastRunner",
+    "SpscRing",
     "TokenDataset",
     "bench_generate",
     "build_info",
@@ -54,6 +56,7 @@ _OF_DECODE = frozenset(
         "FusedLogitsSampler",
         "SlottedStaticCache",
         "SpeculativeFastRunner",
+        "SpscRing",
         "bench_generate",
         "generate",
     }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aegis.decode.runner import CUDAGraphFastRunner
     from aegis.decode.sampler import FusedLogitsSampler
     from aegis.decode.speculative import SpeculativeFastRunner
+    from aegis.decode.spsc_ring import SpscRing
 
 __all__ = [
     "CUDAGraphFastRunner",
@@ -23,6 +24,7 @@ __all__ = [
     "PromptLookup",
     "SlottedStaticCache",
     "SpeculativeFastRunner",
+    "SpscRing",
     "bench_generate",
     "generate",
     "register_attention",
@@ -37,6 +39,7 @@ _MODULES = {
     "PromptLookup": "drafts",
     "SlottedStaticCache": "cache",
     "SpeculativeFastRunner": "speculative",
+    "SpscRing": "spsc_ring",
     "bench_generate": "bench",
     "generate": "generation",
     "register_attention": "attention",
