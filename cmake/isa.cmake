@@ -1,6 +1,6 @@
 # One OBJECT library per instruction set, each with flags of its own; the choice is made at run time (core/cpu.h).
-set(AEGIS_KERNELS decode_attention extract_batch fnv_lanes gather_records gather_records_scaled kv_append_ sample
-    skinny_linear)
+set(AEGIS_KERNELS decode_attention extract_batch fnv_lanes gather_records gather_records_scaled kv_append_ page_query
+    sample skinny_linear)
 # Levels for which only some kernels have a version of their own.
 set(AEGIS_KERNELS_avx512_bf16 decode_attention skinny_linear)
 

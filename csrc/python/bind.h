@@ -9,6 +9,7 @@ void bind_arena(pybind11::module_& m);
 void bind_evidence(pybind11::module_& m);
 void bind_feeder(pybind11::module_& m);
 void bind_kv(pybind11::module_& m);
+void bind_page_table(pybind11::module_& m);
 void bind_records(pybind11::module_& m);
 void bind_slots(pybind11::module_& m);
 void bind_spsc_ring(pybind11::module_& m);

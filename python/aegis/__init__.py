@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aegis.decode import (
         CUDAGraphFastRunner,
         FusedLogitsSampler,
+        PageTable,
         SlottedStaticCache,
         SpeculativeFastRunner,
         SpscRing,
@@ -33,6 +34,7 @@ __all__ = [
     "CUDAGraphFastRunner",
     "FlatArenaDataLoader",
     "FusedLogitsSampler",
+    "PageTable",
     "RecordDataset",
     "SlottedStaticCache",
     "SpeculativeFastRunner",
@@ -54,6 +56,7 @@ _OF_DECODE = frozenset(
     {
         "CUDAGraphFastRunner",
         "FusedLogitsSampler",
+        "PageTable",
         "SlottedStaticCache",
         "SpeculativeFastRunner",
         "SpscRing",

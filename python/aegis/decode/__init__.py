@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aegis.decode.drafts import EarlyExit, PromptLookup
     from aegis.decode.generation import generate
     from aegis.decode.linears import skinny_linears
+    from aegis.decode.page_table import PagesExhausted, PageTable
     from aegis.decode.runner import CUDAGraphFastRunner
     from aegis.decode.sampler import FusedLogitsSampler
     from aegis.decode.speculative import SpeculativeFastRunner
@@ -21,6 +22,8 @@ __all__ = [
     "CUDAGraphFastRunner",
     "EarlyExit",
     "FusedLogitsSampler",
+    "PageTable",
+    "PagesExhausted",
     "PromptLookup",
     "SlottedStaticCache",
     "SpeculativeFastRunner",
@@ -36,6 +39,8 @@ _MODULES = {
     "CUDAGraphFastRunner": "runner",
     "EarlyExit": "drafts",
     "FusedLogitsSampler": "sampler",
+    "PageTable": "page_table",
+    "PagesExhausted": "page_table",
     "PromptLookup": "drafts",
     "SlottedStaticCache": "cache",
     "SpeculativeFastRunner": "speculative",
