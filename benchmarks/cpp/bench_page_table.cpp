@@ -76,6 +76,7 @@ void flags(benchmark::State& state, Isa isa) {
 }
 
 void records(benchmark::State& state) {
+  pages();
   std::vector<uint64_t> bits(kPages / 64);
   for (auto _ : state) {
     for (uint32_t page = 0; page < kPages; ++page) {

@@ -70,6 +70,7 @@ class SpscRing {
   /// Producer: copies as many of `entries` as there is room for, from the first on, and returns how
   /// many. Never waits. Whether the ring is closed is not looked at.
   size_t try_push(std::span<const SpscEntry> entries) noexcept {
+    if (entries.empty()) return 0;
     const uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
     int64_t room = signed_difference(producer_.seen + capacity(), tail);
     if (room < std::ssize(entries)) {
@@ -99,6 +100,7 @@ class SpscRing {
 
   /// Consumer: moves as many entries as there are into `out`, up to its size, and returns how many.
   size_t try_pop(std::span<SpscEntry> out) noexcept {
+    if (out.empty()) return 0;
     const uint64_t head = shared_->head.load(std::memory_order_relaxed);
     int64_t there = signed_difference(consumer_.seen, head);
     if (there < std::ssize(out)) {

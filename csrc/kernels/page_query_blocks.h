@@ -62,29 +62,55 @@ struct Rest {
   }
 };
 
+bool asks_flags_alone(const PageQuery& q) {
+  return q.any_owner && q.least_epoch == 0 && q.most_epoch == UINT32_MAX &&
+         q.least_references == 0 && q.most_references == UINT32_MAX && q.least_frequency == 0 &&
+         q.most_frequency == UINT8_MAX;
+}
+
 template <class Block>
 void mask_blocks(const PageQuery& query, uint64_t* bits) {
   const int64_t whole = query.pages / kBlock * kBlock;
-  for (int64_t p = 0; p < whole; p += kBlock) *bits++ = block_bits<Block>(query, p);
+  if (asks_flags_alone(query)) {
+    const uint8_t* flags = query.flags;
+    const uint8_t mask = query.flag_mask, value = query.flag_value;
+    for (const uint8_t* end = flags + whole; flags != end; flags += kBlock) {
+      *bits++ = Block::equal(flags, mask, value);
+    }
+  } else {
+    for (int64_t p = 0; p < whole; p += kBlock) *bits++ = block_bits<Block>(query, p);
+  }
   if (whole == query.pages) return;
   const Rest rest(query, whole);
   *bits = block_bits<Block>(rest.query, 0) & rest.real;
 }
 
-/// `Oldest` has look(epochs of a block, bits of the pages that count, first page) and best().
+/// `Oldest` has look(epochs of a block, bits of the pages that count, first page), which may pass
+/// over the greatest epoch, and best(), which is -1 where it saw nothing else.
 template <class Block, class Oldest>
 int64_t oldest_in_blocks(const PageQuery& query) {
   Oldest oldest;
+  uint64_t any = 0;
   const int64_t whole = query.pages / kBlock * kBlock;
   for (int64_t p = 0; p < whole; p += kBlock) {
     const uint64_t bits = block_bits<Block>(query, p);
     if (bits != 0) oldest.look(query.epochs + p, bits, p);
+    any |= bits;
   }
   if (whole != query.pages) {
     const Rest rest(query, whole);
-    oldest.look(rest.epochs, block_bits<Block>(rest.query, 0) & rest.real, whole);
+    const uint64_t bits = block_bits<Block>(rest.query, 0) & rest.real;
+    oldest.look(rest.epochs, bits, whole);
+    any |= bits;
   }
-  return oldest.best();
+  const int64_t best = oldest.best();
+  if (best >= 0 || any == 0) return best;
+  for (int64_t p = 0; p < whole; p += kBlock) {  // all are of the greatest epoch
+    const uint64_t bits = block_bits<Block>(query, p);
+    if (bits != 0) return p + __builtin_ctzll(bits);
+  }
+  const Rest rest(query, whole);
+  return whole + __builtin_ctzll(block_bits<Block>(rest.query, 0) & rest.real);
 }
 
 /// The page of the lane with the least epoch, and of the first page where equal; -1 where no lane

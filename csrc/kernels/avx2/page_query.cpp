@@ -52,22 +52,26 @@ struct Oldest {
   __m256i pages = _mm256_set1_epi32(-1);
 
   void look(const uint32_t* numbers, uint64_t bits, int64_t first) {
-    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i single = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    const __m256i none = _mm256_set1_epi32(-1);
-    for (int part = 0; part < 8; ++part) {
+    const auto older = [&](int part, __m256i v) {
       const __m256i eight = _mm256_set1_epi32(static_cast<int>(bits >> (8 * part) & 0xff));
       const __m256i wanted = _mm256_cmpeq_epi32(_mm256_and_si256(eight, single), single);
-      const __m256i v = load(numbers + 8 * part);
       const __m256i at_least = _mm256_cmpeq_epi32(_mm256_max_epu32(v, epochs), v);
-      // the greatest epoch counts too, where nothing was found before
-      const __m256i new_here = _mm256_cmpeq_epi32(pages, none);
-      const __m256i older =
-          _mm256_and_si256(wanted, _mm256_or_si256(_mm256_xor_si256(at_least, none), new_here));
+      return _mm256_andnot_si256(at_least, wanted);
+    };
+    __m256i any = _mm256_setzero_si256();
+    for (int part = 0; part < 8; ++part) {
+      any = _mm256_or_si256(any, older(part, load(numbers + 8 * part)));
+    }
+    if (_mm256_testz_si256(any, any)) return;  // nearly always, later on
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    for (int part = 0; part < 8; ++part) {
+      const __m256i v = load(numbers + 8 * part);
+      const __m256i still = older(part, v);
       const __m256i here =
           _mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<int>(first + 8 * part)));
-      epochs = _mm256_blendv_epi8(epochs, v, older);
-      pages = _mm256_blendv_epi8(pages, here, older);
+      epochs = _mm256_blendv_epi8(epochs, v, still);
+      pages = _mm256_blendv_epi8(pages, here, still);
     }
   }
 

@@ -38,16 +38,20 @@ struct Oldest {
   __m512i pages = _mm512_set1_epi32(-1);
 
   void look(const uint32_t* numbers, uint64_t bits, int64_t first) {
+    __m512i v[4];
+    __mmask16 older[4];
+    for (int part = 0; part < 4; ++part) {
+      v[part] = _mm512_loadu_si512(numbers + 16 * part);
+      older[part] = _mm512_mask_cmplt_epu32_mask(static_cast<__mmask16>(bits >> (16 * part)),
+                                                 v[part], epochs);
+    }
+    if ((older[0] | older[1] | older[2] | older[3]) == 0) return;  // nearly always, later on
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (int part = 0; part < 4; ++part) {
-      const auto wanted = static_cast<__mmask16>(bits >> (16 * part));
-      const __m512i v = _mm512_loadu_si512(numbers + 16 * part);
-      // the greatest epoch counts too, where nothing was found before
-      const __mmask16 older = _mm512_mask_cmplt_epu32_mask(wanted, v, epochs) |
-                              (wanted & _mm512_cmpeq_epi32_mask(pages, _mm512_set1_epi32(-1)));
+      const __mmask16 still = _mm512_mask_cmplt_epu32_mask(older[part], v[part], epochs);
       const auto page = static_cast<int>(first + 16 * part);
-      epochs = _mm512_mask_mov_epi32(epochs, older, v);
-      pages = _mm512_mask_add_epi32(pages, older, lanes, _mm512_set1_epi32(page));
+      epochs = _mm512_mask_mov_epi32(epochs, still, v[part]);
+      pages = _mm512_mask_add_epi32(pages, still, lanes, _mm512_set1_epi32(page));
     }
   }
 

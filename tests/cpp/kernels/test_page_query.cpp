@@ -80,6 +80,12 @@ TEST_P(PageQueryTest, TheOldestIsTheFirstOfTheLeastEpoch) {
   const PageQueryKernel kernel = page_query_kernel(GetParam());
   PageQuery query = pages.query();
   EXPECT_EQ(kernel.oldest(query), 0) << "also where every epoch is the greatest";
+  query.flag_mask = query.flag_value = 1;
+  pages.flags[990] = pages.flags[999] = 1;
+  EXPECT_EQ(kernel.oldest(query), 990);
+  pages.flags[990] = 0;
+  EXPECT_EQ(kernel.oldest(query), 999);
+  pages.flags[999] = query.flag_mask = query.flag_value = 0;
   pages.epochs[700] = pages.epochs[301] = pages.epochs[302] = 5;
   EXPECT_EQ(kernel.oldest(query), 301);
   pages.flags[301] = 1;
