@@ -37,6 +37,9 @@ class PromptLookup:
     min_ngram: int = 1
 
     def __post_init__(self) -> None:
+        for name, size in (("max_ngram", self.max_ngram), ("min_ngram", self.min_ngram)):
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise TypeError(f"{name}: expected an int, got {size!r}")
         if not 1 <= self.min_ngram <= self.max_ngram:
             raise ValueError(f"min_ngram: expected 1 to max_ngram ({self.max_ngram}), got {self.min_ngram}")
 
@@ -176,7 +179,7 @@ def first_layers(model: Any, layers: int) -> Any:
     """
     config = model.config.get_text_config(decoder=True)
     total = config.num_hidden_layers
-    if not isinstance(layers, int) or not 1 <= layers < total:
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers < total:
         raise ValueError(f"layers: expected 1 to {total - 1}, fewer than the target's {total}, got {layers!r}")
     found = [
         (parent, name)

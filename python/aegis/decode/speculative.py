@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -325,5 +326,8 @@ class SpeculativeFastRunner:
 
 
 def _ends(tokens: int | Sequence[int] | None) -> Tensor:
-    given = [] if tokens is None else [tokens] if isinstance(tokens, int) else [int(token) for token in tokens]
+    try:
+        given = [] if tokens is None else [tokens] if isinstance(tokens, int) else [index(token) for token in tokens]
+    except TypeError:
+        raise TypeError(f"eos_token_id: expected a token or several, got {tokens!r}") from None
     return torch.tensor(given, dtype=torch.int64)

@@ -249,6 +249,24 @@ def test_a_rows_tokens_do_not_depend_on_its_mates(llama):
     assert torch.equal(together[:, :14], torch.cat(alone)[:, :14])
 
 
+@pytest.mark.parametrize("broken", [[3], [0, 5, 96], list(range(97))], ids=len)
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf, torch.inf])
+def test_scores_that_are_no_distribution_end_nothing(llama, broken, value):
+    """A NaN takes the largest number of its row, as the sampler does; infinities mean what they say."""
+
+    def breaks(input_ids, scores):
+        return scores.index_fill_(1, torch.tensor(broken), value)
+
+    ids = tiny_models.prompts(2)
+    options = {"max_new_tokens": 8, "pad_token_id": 0, "seed": 1, "logits_processor": [breaks]}
+    got = aegis.generate(llama, ids, draft=another("llama"), **options)
+    assert ((got >= 0) & (got < tiny_models.VOCABULARY)).all()
+    if value == torch.inf:
+        assert (got[:, 9:] == broken[0]).all()
+    elif value == -torch.inf and len(broken) < 97:
+        assert not torch.isin(got[:, 9:], torch.tensor(broken)).any()
+
+
 # --- where it ends -----------------------------------------------------------------------------------------------
 
 
@@ -338,8 +356,13 @@ def test_bad_input(llama):
     refused(llama, "draft: model: expected a causal language model", llama.model)
     refused(llama, "layers: expected 1 to 1, fewer than the target's 2, got 2", EarlyExit(2))
     refused(llama, "sampler: expected a FusedLogitsSampler", None, sampler=print)
+    refused(llama, "layers: expected 1 to 1, fewer than the target's 2, got True", EarlyExit(True))
+    refused(llama, "eos_token_id: expected a token or several, got 'a'", eos_token_id="a", error=TypeError)
+    refused(llama, "batch_size: expected at least 1, got 0", llama, batch_size=0)
     with pytest.raises(ValueError, match=r"min_ngram: expected 1 to max_ngram \(2\), got 3"):
         PromptLookup(2, 3)
+    with pytest.raises(TypeError, match="max_ngram: expected an int, got '3'"):
+        PromptLookup("3")
     runner = SpeculativeFastRunner(llama, llama, max_cache_len=12)
     with pytest.raises(RuntimeError, match="inside `with runner:`"):
         runner.prefill(tiny_models.prompts(1))
