@@ -40,7 +40,7 @@ class Reference {
       write_.other = read_.index.load(std::memory_order_acquire);
       if (next == write_.other) return false;
     }
-    slots_[write] = entry;
+    slots_[write].entry = entry;
     write_.index.store(next, std::memory_order_release);
     return true;
   }
@@ -51,7 +51,7 @@ class Reference {
       read_.other = write_.index.load(std::memory_order_acquire);
       if (read == read_.other) return false;
     }
-    entry = slots_[read];
+    entry = slots_[read].entry;
     read_.index.store(read + 1 == slots_.size() ? 0 : read + 1, std::memory_order_release);
     return true;
   }
@@ -61,7 +61,10 @@ class Reference {
     std::atomic<size_t> index{0};
     alignas(64) size_t other = 0;
   };
-  std::vector<SpscEntry> slots_;
+  struct alignas(64) Slot {  // as the ring's: no line is of two entries
+    SpscEntry entry;
+  };
+  std::vector<Slot> slots_;
   Side write_, read_;
 };
 
