@@ -47,10 +47,9 @@ if(AEGIS_CUDA_ENABLED)
 endif()
 pybind11_add_module(_C NO_EXTRAS csrc/python/bindings.cpp csrc/python/bind_arena.cpp
                     csrc/python/bind_documents.cpp csrc/python/bind_evidence.cpp
-                    csrc/python/bind_feeder.cpp
-                    csrc/python/bind_kv.cpp csrc/python/bind_records.cpp
-                    csrc/python/bind_slots.cpp csrc/python/bind_store.cpp
-                    csrc/python/bind_token_files.cpp)
+                    csrc/python/bind_feeder.cpp csrc/python/bind_kv.cpp csrc/python/bind_page_table.cpp
+                    csrc/python/bind_records.cpp csrc/python/bind_slots.cpp csrc/python/bind_spsc_ring.cpp
+                    csrc/python/bind_store.cpp csrc/python/bind_token_files.cpp)
 target_link_libraries(_C PRIVATE aegis)
 target_compile_definitions(_C PRIVATE AEGIS_VERSION="${AEGIS_VERSION}"
                                       AEGIS_CUDA_ARCHS="${archs}")

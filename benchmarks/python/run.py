@@ -27,6 +27,7 @@ ORDER = [
     "bench_audit",
     "bench_any_dataset",
     "bench_decode",
+    "bench_speculative",
     "bench_feed",
     "bench_documents",
     "bench_records",

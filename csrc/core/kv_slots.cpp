@@ -75,10 +75,12 @@ void KvSlots::reset() {
 bool KvSlots::begin(std::span<const int64_t> rows, int64_t tokens) {
   check<std::invalid_argument>(tokens >= 0, "tokens: expected at least 0, got ", tokens);
   bool takes = false;
+  bool ascending = true;  // as rows nearly always are; then none comes twice
   for (size_t i = 0; i < rows.size(); ++i) {
     check_row(rows[i]);
+    ascending = ascending && (i == 0 || rows[i - 1] < rows[i]);
     const auto end = rows.begin() + static_cast<std::ptrdiff_t>(i);
-    check<std::invalid_argument>(std::find(rows.begin(), end, rows[i]) == end,
+    check<std::invalid_argument>(ascending || std::find(rows.begin(), end, rows[i]) == end,
                                  "rows: expected each row once, got row ", rows[i], " twice");
     const Row& row = rows_[rows[i]];
     const int64_t need = row.length + std::min(tokens, INT64_MAX - row.length);

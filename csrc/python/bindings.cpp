@@ -37,4 +37,6 @@ PYBIND11_MODULE(_C, m) {
   aegis::bind_records(m);  // after the filler that both derive from
   aegis::bind_slots(m);
   aegis::bind_kv(m);
+  aegis::bind_page_table(m);
+  aegis::bind_spsc_ring(m);
 }

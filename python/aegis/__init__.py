@@ -18,7 +18,16 @@ from aegis.data.token_batch import TokenBatch
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
-    from aegis.decode import CUDAGraphFastRunner, FusedLogitsSampler, SlottedStaticCache, bench_generate, generate
+    from aegis.decode import (
+        CUDAGraphFastRunner,
+        FusedLogitsSampler,
+        PageTable,
+        SlottedStaticCache,
+        SpeculativeFastRunner,
+        SpscRing,
+        bench_generate,
+        generate,
+    )
 
 __version__ = build_info()["version"]
 __all__ = [
@@ -27,8 +36,11 @@ __all__ = [
     "CUDAGraphFastRunner",
     "FlatArenaDataLoader",
     "FusedLogitsSampler",
+    "PageTable",
     "RecordDataset",
     "SlottedStaticCache",
+    "SpeculativeFastRunner",
+    "SpscRing",
     "TokenBatch",
     "TokenDataset",
     "TokenMixture",
@@ -46,7 +58,16 @@ __all__ = [
 
 _PACKAGES = frozenset({"decode", "evidence", "quant", "runtime"})
 _OF_DECODE = frozenset(
-    {"CUDAGraphFastRunner", "FusedLogitsSampler", "SlottedStaticCache", "bench_generate", "generate"}
+    {
+        "CUDAGraphFastRunner",
+        "FusedLogitsSampler",
+        "PageTable",
+        "SlottedStaticCache",
+        "SpeculativeFastRunner",
+        "SpscRing",
+        "bench_generate",
+        "generate",
+    }
 )
 
 cpu_isa()  # an AEGIS_FORCE_ISA that cannot be honoured is an error here, not at the first batch

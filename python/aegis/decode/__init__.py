@@ -9,15 +9,25 @@ if TYPE_CHECKING:
     from aegis.decode.attention import register_attention
     from aegis.decode.bench import bench_generate
     from aegis.decode.cache import SlottedStaticCache
+    from aegis.decode.drafts import EarlyExit, PromptLookup
     from aegis.decode.generation import generate
     from aegis.decode.linears import skinny_linears
+    from aegis.decode.page_table import PagesExhausted, PageTable
     from aegis.decode.runner import CUDAGraphFastRunner
     from aegis.decode.sampler import FusedLogitsSampler
+    from aegis.decode.speculative import SpeculativeFastRunner
+    from aegis.decode.spsc_ring import SpscRing
 
 __all__ = [
     "CUDAGraphFastRunner",
+    "EarlyExit",
     "FusedLogitsSampler",
+    "PageTable",
+    "PagesExhausted",
+    "PromptLookup",
     "SlottedStaticCache",
+    "SpeculativeFastRunner",
+    "SpscRing",
     "bench_generate",
     "generate",
     "register_attention",
@@ -27,8 +37,14 @@ __all__ = [
 # Some import transformers, which is optional: each module is imported when its name is first asked for.
 _MODULES = {
     "CUDAGraphFastRunner": "runner",
+    "EarlyExit": "drafts",
     "FusedLogitsSampler": "sampler",
+    "PageTable": "page_table",
+    "PagesExhausted": "page_table",
+    "PromptLookup": "drafts",
     "SlottedStaticCache": "cache",
+    "SpeculativeFastRunner": "speculative",
+    "SpscRing": "spsc_ring",
     "bench_generate": "bench",
     "generate": "generation",
     "register_attention": "attention",

@@ -1,7 +1,7 @@
-"""Masks of ``attn_implementation="aegis"``: ranges of positions where one token is decoded, SDPA's masks elsewhere.
+"""Masks of ``attn_implementation="aegis"``: ranges of positions where few tokens are decoded, SDPA's masks elsewhere.
 
-A range travels through a Hugging Face model as *spans*: an int64 tensor (batch, 1, 1, 2) with a start and an end for
-each row. Models hand a 4-D mask through to the attention function as it is.
+A range travels through a Hugging Face model as *spans*: an int64 tensor (batch, 1, queries, 2) with a start and an end
+for each query. Models hand a 4-D mask through to the attention function as it is.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ __all__ = ["is_spans", "make_mask", "slot_mask"]
 
 def is_spans(mask: Tensor | None) -> bool:
     """Whether ``mask`` is spans; a mask in the usual sense is bool or floating-point."""
-    return mask is not None and mask.dtype == torch.int64 and mask.ndim == 4 and mask.shape[2:] == (1, 2)
+    return mask is not None and mask.dtype == torch.int64 and mask.ndim == 4 and mask.shape[3] == 2
 
 
 def slot_mask(spans: Tensor, slots: int, window: int = 0) -> Tensor:
-    """Spans as the bool mask (batch, 1, 1, slots) of a buffer where position p lies in slot ``p % slots``."""
-    start, end = spans.reshape(-1, 2, 1).unbind(1)
+    """Spans as the bool mask (batch, 1, queries, slots) of a buffer where position p lies in slot ``p % slots``."""
+    start, end = spans[..., 0, None], spans[..., 1, None]
     begin = torch.maximum(start, end - window) if window else start
     positions = begin + (torch.arange(slots, device=spans.device) - begin) % slots
-    return (positions < end)[:, None, None]
+    return positions < end
 
 
 def make_mask(

@@ -279,14 +279,23 @@ class SlottedStaticCache(cache_utils.Cache):
         """(batch, tokens) int64: positions of the next tokens of the current rows, or of rows 0 to batch_size - 1."""
         return next_positions(self._positions, tokens, batch_size)
 
-    def attention_mask(self, tokens: int = 1, batch_size: int | None = None) -> Tensor | dict[str, Tensor]:
-        """What those tokens see: needed where rows have different lengths. Padding is not masked.
+    def attention_mask(
+        self, tokens: int = 1, batch_size: int | None = None, padding: Tensor | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """What those tokens see: needed where rows have different lengths.
 
         (batch, 1, tokens, keys) for the keys that ``update`` will return: bool, or, with eager attention, 0 and the
-        dtype's least number. With ``attn_implementation="aegis"``, one token has spans instead, int64 (batch, 1, 1, 2):
-        from where to where a row is live. Models that mix kinds of layers get a dict with a mask for each kind.
+        dtype's least number. With ``attn_implementation="aegis"``, up to 8 tokens have spans instead, int64
+        (batch, 1, tokens, 2): from where to where each sees. Models that mix kinds of layers get a dict with a mask for
+        each kind.
+
+        Args:
+            padding: (batch,) int64, how many tokens at the beginning of each row are none; without, 0.
+
+        Raises:
+            ValueError: padding of another shape, dtype or device.
         """
-        return attention_masks(self._config, self._stored.values(), self._positions, tokens, batch_size)
+        return attention_masks(self._config, self._stored.values(), self._positions, tokens, batch_size, padding)
 
     # Steps without Python
 

@@ -13,6 +13,9 @@ from aegis.decode.cache_positions import Positions
 
 __all__ = ["attention_masks", "next_positions"]
 
+MOST_SPANS = 8
+"""Queries of a row up to which ranges are faster than a mask for SDPA (measured)."""
+
 
 def next_positions(positions: Positions, tokens: int, batch_size: int | None) -> Tensor:
     """(batch, tokens) int64. Without a batch size: of the selected rows, or up to the last row in use."""
@@ -26,38 +29,55 @@ def next_positions(positions: Positions, tokens: int, batch_size: int | None) ->
 
 
 def attention_masks(
-    config: Any, layers: Iterable[SlottedLayer], positions: Positions, tokens: int, batch_size: int | None
+    config: Any,
+    layers: Iterable[SlottedLayer],
+    positions: Positions,
+    tokens: int,
+    batch_size: int | None,
+    padding: Tensor | None,
 ) -> Tensor | dict[str, Tensor]:
     """See :meth:`SlottedStaticCache.attention_mask`."""
     queries = next_positions(positions, tokens, batch_size)
+    if padding is None:
+        padding = torch.zeros_like(queries[:, 0])
+    elif padding.shape != queries.shape[:1] or padding.dtype != torch.int64 or padding.device != queries.device:
+        raise ValueError(
+            f"padding: expected int64 of shape ({len(queries)},) on {queries.device}, got {padding.dtype} of shape "
+            f"{tuple(padding.shape)} on {padding.device}"
+        )
     masks: dict[str, Tensor] = {}
     for layer in layers:
         if layer.kind in masks:
             continue
-        if tokens == 1 and layer.reads_spans():
-            masks[layer.kind] = _spans(layer, queries)
+        if tokens <= MOST_SPANS and layer.reads_spans():
+            masks[layer.kind] = _spans(layer, queries, padding)
         else:
-            masks[layer.kind] = _mask(layer, queries, additive=config._attn_implementation == "eager")
+            masks[layer.kind] = _mask(layer, queries, padding, additive=config._attn_implementation == "eager")
     return next(iter(masks.values())) if len(masks) == 1 else masks
 
 
-def _spans(layer: SlottedLayer, query: Tensor) -> Tensor:
-    start = torch.zeros_like(query)
-    if layer.window is not None and layer.kind == "chunked_attention":
-        start = query // layer.window * layer.window
-    elif layer.window is not None:
-        start = (query + 1 - layer.window).clamp(min=0)
-    return torch.cat([start, query + 1], 1).view(-1, 1, 1, 2)
+def _first_seen(layer: SlottedLayer, queries: Tensor, padding: Tensor) -> Tensor:
+    """(batch, tokens): the first position that each query sees."""
+    first = padding[:, None].expand_as(queries)
+    if layer.window is None:
+        return first
+    if layer.kind == "chunked_attention":
+        return torch.maximum(first, queries // layer.window * layer.window)
+    return torch.maximum(first, queries + 1 - layer.window)
 
 
-def _mask(layer: SlottedLayer, queries: Tensor, additive: bool) -> Tensor:
+def _spans(layer: SlottedLayer, queries: Tensor, padding: Tensor) -> Tensor:
+    """One query's keys are whole buffers, which it reads by position; those of more begin with some position."""
+    spans = torch.stack([_first_seen(layer, queries, padding), queries + 1], 2)
+    if queries.shape[1] > 1:
+        spans = spans - layer.key_positions(*queries.shape)[:, :1, None]
+    return spans[:, None]
+
+
+def _mask(layer: SlottedLayer, queries: Tensor, padding: Tensor, additive: bool) -> Tensor:
     keys = layer.key_positions(*queries.shape)[:, None, None, :]
-    query = queries[:, None, :, None]
-    seen = (keys >= 0) & (keys <= query)
-    if layer.window is not None and layer.kind == "chunked_attention":
-        seen &= keys // layer.window == query // layer.window
-    elif layer.window is not None:
-        seen &= keys > query - layer.window
+    first = _first_seen(layer, queries, padding)
+    seen = (keys >= first[:, None, :, None]) & (keys <= queries[:, None, :, None])
     if not additive:
         return seen
     dtype = getattr(layer, "dtype", None) or torch.get_default_dtype()

@@ -12,7 +12,10 @@ from torch import Tensor
 from aegis.decode.huggingface import check_model
 from aegis.decode.processors import fuse
 from aegis.decode.runner import PREFILL_CHUNK, CUDAGraphFastRunner
-from aegis.decode.sampler import FusedLogitsSampler
+from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
+from aegis.decode.speculative import SpeculativeFastRunner
+from aegis.decode.speculative_generation import decode as decode_speculatively
+from aegis.decode.speculative_options import asked_by_config, asked_by_options
 from aegis.decode.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -35,7 +38,10 @@ def generate(
     generation_config: Any = None,
     seed: int | Sequence[int] | Tensor | None = None,
     mode: Literal["auto", "eager", "compiled", "cuda-graph"] = "auto",
-    runner: CUDAGraphFastRunner | None = None,
+    runner: CUDAGraphFastRunner | SpeculativeFastRunner | None = None,
+    draft: Any = None,
+    num_speculative_tokens: int | None = None,
+    draft_sampler: FusedLogitsSampler | ProcessedSampler | None = None,
     stop_sequences: Sequence[Sequence[int]] = (),
     callback: Callable[[Tensor], object] | None = None,
     progress: bool = False,
@@ -45,7 +51,8 @@ def generate(
 
     Greedy tokens are those of ``model.generate``, up to float rounding between two nearly equal logits; sampled ones
     follow the same distribution. Can also be the ``custom_generate=`` of ``model.generate``, which then keeps some
-    arguments to itself: a ``streamer`` gets the prompt alone, and ``assistant_model`` is without effect.
+    arguments to itself: a ``streamer`` gets the prompt alone, and ``assistant_model`` is without effect (``draft`` is
+    not).
 
     Args:
         model: a decoder-only model whose attention goes through transformers' AttentionInterface.
@@ -54,7 +61,12 @@ def generate(
             ``torch.manual_seed`` counts.
         mode: how a step runs; see :class:`~aegis.CUDAGraphFastRunner`.
         runner: one to use again, with what it has compiled or captured; it is reset first. Its mode and sizes count,
-            and its cache is used.
+            and its cache is used. One that speculates has its draft.
+        draft: what guesses tokens for the model to verify, several in one pass: see
+            :class:`~aegis.SpeculativeFastRunner`. transformers' names say the same: ``assistant_model``,
+            ``prompt_lookup_num_tokens``, ``assistant_early_exit``, ``num_assistant_tokens``.
+        num_speculative_tokens: guesses for one pass, 4 if not given.
+        draft_sampler: of the draft.
         stop_sequences: token sequences after which a row is finished; they stay in the result.
         callback: called after each step with its tokens, (B,) int64 on the host. Its result is ignored.
         progress: shows a bar with tokens per second.
@@ -68,8 +80,8 @@ def generate(
         (B, L + new tokens) int64: prompts and what follows. Finished rows are filled up with the padding token.
 
     Raises:
-        ValueError: a model, a mode of generation (beams, assistants) or an output (scores) that aegis does not offer; a
-            cache that is too small. The error names the argument.
+        ValueError: a model, a mode of generation (beams) or an output (scores) that aegis does not offer; a cache that
+            is too small. The error names the argument.
 
     Cost: a prefill, then a step for each token. Nothing is allocated by aegis's own objects for a token.
     """
@@ -81,6 +93,7 @@ def generate(
         wants_to_sample = seed is not None or any(options.get(name) is not None for name in _SAMPLING)
         if wants_to_sample and generation_config is None:
             options.setdefault("do_sample", True)
+        asked = asked_by_options(options, draft, num_speculative_tokens)
         given = {
             "logits_processor": logits_processor,
             "stopping_criteria": stopping_criteria,
@@ -88,6 +101,9 @@ def generate(
             "seed": seed,
             "mode": mode,
             "runner": runner,
+            "draft": asked.draft,
+            "num_speculative_tokens": asked.guesses,
+            "draft_sampler": draft_sampler,
             "stop_sequences": stop_sequences,
             "progress": progress,
         }
@@ -108,8 +124,12 @@ def generate(
     plain = FusedLogitsSampler(**fused.options, seed=seed)
     sampler = plain.after(fused.before) if fused.before else plain
     again = runner is not None
-    if runner is None:
-        room = longest - 1  # the last token is never fed
+    room = longest - 1  # the last token is never fed
+    asked = asked_by_config(generation_config, draft, num_speculative_tokens)
+    asked.check(runner, mode, draft_sampler, _usable(cache))
+    if asked.draft is not None:
+        runner = asked.runner(model, rows, room, sampler, draft_sampler)
+    elif runner is None:
         runner = CUDAGraphFastRunner(
             model, batch_size=rows, max_cache_len=room, cache=_usable(cache), sampler=sampler, mode=mode
         )
@@ -118,11 +138,14 @@ def generate(
     if isinstance(callback, _Streaming):
         callback.streamer.put(input_ids.cpu())
     chunk = generation_config.prefill_chunk_size or PREFILL_CHUNK
-    with runner:
+    with runner, _bar(longest - length) if progress else nullcontext() as bar:
         if again:
             runner.reset()
             runner.use_sampler(sampler)
-        return _decode(runner, input_ids, attention_mask, stopping, longest, chunk, callback, progress)
+        rest = (input_ids, attention_mask, stopping, longest, chunk, callback, bar)
+        if isinstance(runner, SpeculativeFastRunner):
+            return decode_speculatively(runner, *rest)
+        return _decode(runner, *rest)
 
 
 class _Streaming:
@@ -148,8 +171,6 @@ def _check_call(input_ids: Tensor | None, callback: object, options: dict[str, A
         raise ValueError(f"attention_mask: expected shape {list(input_ids.shape)}, that of input_ids, got {got}")
     if callback is not None and not callable(callback):
         raise TypeError(f"callback: expected a function, got {callback!r}")
-    if options.get("assistant_model") is not None:
-        raise ValueError("assistant_model: expected None; assisted generation is model.generate's")
 
 
 def _check_ids(input_ids: Any) -> None:
@@ -186,7 +207,9 @@ def _refuse(generation_config: Any, options: dict[str, Any]) -> None:
     config = generation_config
     if (config.num_beams or 1) > 1:
         raise ValueError(f"num_beams: expected 1, got {config.num_beams}; beam search is model.generate's")
-    if (kind := config.get_generation_mode()) not in ("greedy_search", "sample"):
+    kind = config.get_generation_mode()
+    assisted = kind == "assisted_generation" and not getattr(config, "use_mtp", False)
+    if kind not in ("greedy_search", "sample") and not assisted:
         raise ValueError(f"generation_config: expected greedy search or sampling, got settings of {kind.value}")
     if config.return_dict_in_generate:
         raise ValueError("return_dict_in_generate: expected False; aegis.generate returns tokens alone")
@@ -211,8 +234,8 @@ def _usable(cache: Any) -> SlottedStaticCache | None:
 
 
 def _check_runner(runner: Any, model: Any, cache: Any) -> None:
-    if not isinstance(runner, CUDAGraphFastRunner):
-        raise ValueError(f"runner: expected a CUDAGraphFastRunner, got {runner!r}")
+    if not isinstance(runner, (CUDAGraphFastRunner, SpeculativeFastRunner)):
+        raise ValueError(f"runner: expected a CUDAGraphFastRunner or a SpeculativeFastRunner, got {runner!r}")
     if runner.model is not model:
         raise ValueError("runner: expected one made for this model, got one for another")
     usable = _usable(cache)
@@ -228,7 +251,7 @@ def _decode(
     longest: int,
     chunk: int,
     callback: Callable[[Tensor], object] | None,
-    progress: bool,
+    bar: Any,
 ) -> Tensor:
     rows, length = input_ids.shape
     past = runner.cache.common_length(rows)
@@ -244,23 +267,22 @@ def _decode(
         )
     sequences = torch.full((rows, longest), stopping.pad, dtype=torch.int64, device=input_ids.device)
     sequences[:, :length] = input_ids
-    with _bar(longest - length) if progress else nullcontext() as bar:
-        tokens = runner.prefill(input_ids[:, past:], attention_mask, chunk=chunk, history=input_ids)
-        while True:
-            host = tokens.tolist()
-            if stopping.fills and any(stopping.finished):
-                host = [stopping.pad if done else t for t, done in zip(host, stopping.finished, strict=True)]
-                tokens.copy_(torch.tensor(host))
-            sequences[:, length] = tokens
-            length += 1
-            if callback is not None:
-                callback(torch.tensor(host))
-            if bar is not None:
-                bar.update()
-            history = sequences[:, :length]
-            if stopping.step(host, history):
-                return history.contiguous()
-            tokens = runner.step(history=history)
+    tokens = runner.prefill(input_ids[:, past:], attention_mask, chunk=chunk, history=input_ids)
+    while True:
+        host = tokens.tolist()
+        if stopping.fills and any(stopping.finished):
+            host = [stopping.pad if done else t for t, done in zip(host, stopping.finished, strict=True)]
+            tokens.copy_(torch.tensor(host))
+        sequences[:, length] = tokens
+        length += 1
+        if callback is not None:
+            callback(torch.tensor(host))
+        if bar is not None:
+            bar.update()
+        history = sequences[:, :length]
+        if stopping.step(host, history):
+            return history.contiguous()
+        tokens = runner.step(history=history)
 
 
 def _bar(total: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from aegis import ops  # noqa: F401  (loads the operators)
 from aegis.decode.penalties import penalize_
+from aegis.decode.probabilities import probabilities
 from aegis.decode.sampler_settings import PerRow, bias_vector, checked_bias, column, seed_column, table
 
 _sample = torch.ops.aegis.sample.out
@@ -212,6 +214,40 @@ class FusedLogitsSampler:
         if not (return_valid or return_logprobs):
             return tokens
         return (tokens, *((valid,) if return_valid else ()), *((logprobs,) if return_logprobs else ()))
+
+    def probabilities(self, logits: Tensor, input_ids: Tensor | None = None) -> Tensor:
+        """What a call would draw from: (batch, vocabulary) float32, all settings applied. Draws nothing.
+
+        Takes the arguments of a call and raises what that does. Cost: a softmax, and a sort of what top_k leaves where
+        top_p is on.
+        """
+        batch, vocabulary = logits.shape
+        if batch != self._batch or vocabulary != self._vocabulary or logits.device != self._device:
+            self.prepare(batch, vocabulary, logits.device)
+        if self._penalised or self._bias is not None:
+            logits = self._adjusted(logits, input_ids)
+        result = probabilities(logits, self._settings, self.keep_ties)
+        if self.strict and logits.isnan().any():
+            raise ValueError(f"logits: row {int(logits.isnan().any(1).int().argmax())} has a NaN")
+        return result
+
+    def for_rows(self, rows: Sequence[int]) -> FusedLogitsSampler:
+        """A sampler for a batch whose row i has the settings of row ``rows[i]`` here. Its state is its own, and to be
+        written before it draws."""
+        other = copy.copy(self)
+        if len(self._cpu_settings) > 1:
+            other._cpu_settings = self._cpu_settings[list(rows)]
+        if len(self._cpu_penalties) > 1:
+            other._cpu_penalties = self._cpu_penalties[list(rows)]
+        other._per_row = dict.fromkeys(self._per_row, len(rows))
+        other._seeds = torch.zeros(1, dtype=torch.int64)
+        other._batch, other._device, other._all_state = -1, torch.device("meta"), None
+        return other
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every row takes its largest score."""
+        return bool((self._cpu_settings[:, 0] <= 0).all())
 
     def after(self, processors: Sequence[Callable[[Tensor, Tensor], Tensor]]) -> ProcessedSampler:
         """This sampler behind Hugging Face logits processors, such as a ``LogitsProcessorList``."""

@@ -64,12 +64,28 @@ class Stopping:
         """
         length = so_far.shape[1]
         for row, token in enumerate(tokens):
-            if token in self._ends or any(_ends_with(so_far[row], sequence) for sequence in self._sequences):
+            if self._ends_row(token, so_far[row]):
                 self.finished[row] = True
         for criterion in self._others:
             done = _answer(criterion, so_far)
             self.finished = [a or b for a, b in zip(self.finished, done, strict=True)]
         return length >= self.max_length or all(self.finished)
+
+    def step_row(self, row: int, so_far: Tensor) -> bool:
+        """The same for one row, (n,), which may be ahead of the others: whether it is finished now, its length aside.
+        Criteria get it as a batch of one.
+
+        Raises:
+            ValueError: as :meth:`step`.
+        """
+        done = self._ends_row(int(so_far[-1]), so_far) or any(
+            _answer(criterion, so_far[None])[0] for criterion in self._others
+        )
+        self.finished[row] |= done
+        return self.finished[row]
+
+    def _ends_row(self, token: int, so_far: Tensor) -> bool:
+        return token in self._ends or any(_ends_with(so_far, sequence) for sequence in self._sequences)
 
 
 def _checked(sequences: Sequence[Sequence[int]]) -> list[list[int]]:

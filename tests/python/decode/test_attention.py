@@ -324,8 +324,24 @@ def test_spans_on_cuda(window, softcap):
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
 
 
-def test_bad_input_spans_for_more_queries():
-    with pytest.raises(ValueError, match="attention_mask: expected a mask for 3 queries, got spans"):
+@pytest.mark.parametrize("window", [0, 6])
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_spans_for_several_queries_give_what_each_gives_alone(window, softcap):
+    keywords = {"sliding_window": window, "softcap": softcap, "scaling": 0.3}
+    query = random(2, 4, 3, 16, seed=5)
+    spans = torch.cat([SPANS + torch.tensor([0, i]) for i in range(-2, 1)], 2)
+    with Calls() as calls:
+        got, _ = attend(Module(), query, KEY, VALUE, spans, **keywords)
+    assert calls.decodes == 1
+    for i in range(3):
+        want, _ = attend(Module(), query[:, :, i : i + 1], KEY, VALUE, spans[:, :, i : i + 1], **keywords)
+        assert torch.equal(got[:, i : i + 1], want)
+    double, _ = attend(Module(), query.double(), KEY.double(), VALUE.double(), spans, **keywords)
+    torch.testing.assert_close(double.float(), got)
+
+
+def test_bad_input_spans_for_another_number_of_queries():
+    with pytest.raises(ValueError, match="attention_mask: expected spans for 3 queries, got 1"):
         attend(Module(), QUERY.expand(2, 4, 3, 16), KEY, VALUE, SPANS)
 
 

@@ -48,6 +48,31 @@ def model(request, family):
     return tiny_models.make(family, torch.float64, request.param)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "aegis"])
+@pytest.mark.parametrize("tokens", [1, 4, 9])
+def test_padding_is_not_seen(family, attention, tokens):
+    """Rows whose prompts were padded go on in blocks, each as if alone; with "aegis", blocks up to 8 have spans."""
+    aegis.decode.register_attention()
+    model = tiny_models.make(family, attention=attention)
+    prompt, mask = tiny_models.padded(3)
+    cache = slotted(model, 3, rollback=9)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    forward(model, prompt, cache, attention_mask=mask, position_ids=positions)
+    cache.crop([0, -1, -3])
+    padding = (mask == 0).sum(1)
+    more = tiny_models.prompts(3, tokens, seed=2)
+    seen = cache.attention_mask(tokens, padding=padding)
+    got = forward(model, more, cache, attention_mask=seen, position_ids=cache.position_ids(tokens) - padding[:, None])
+    for row, length in enumerate((10, 9, 7)):
+        want = alone(model, torch.cat([prompt[row, padding[row] : length], more[row]])[None])[-tokens:]
+        torch.testing.assert_close(got[row], want, rtol=1e-3, atol=1e-5)
+    masks = seen.values() if isinstance(seen, dict) else [seen]
+    assert {mask.dtype == torch.int64 for mask in masks} == {attention == "aegis" and tokens <= 8}
+    for wrong in (padding[:2], padding.int()):
+        with pytest.raises(ValueError, match=r"padding: expected int64 of shape \(3,\) on cpu"):
+            cache.attention_mask(tokens, padding=wrong)
+
+
 def test_continuous_batching_case7(model):
     """Requests of different lengths enter and leave; each sees the tokens it would see alone."""
     requests = [tiny_models.padded(1, length, seed=length)[0] for length in (20, 31, 14, 25, 17)]

@@ -1,0 +1,114 @@
+"""Milliseconds a token where a draft guesses: aegis.generate with and without one, on the same target."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import aegis
+import torch
+from aegis.decode import EarlyExit, PromptLookup
+from aegis.decode.drafts import ModelDraft, Proposal
+from harness import Table, main, median
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+PROMPT = 32
+VOCABULARY = 8_000
+GUESSES = 4
+
+
+def llama(layers: int) -> LlamaForCausalLM:
+    """6.3 million parameters a layer, and 4.6 million in the head."""
+    torch.manual_seed(layers)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=layers,
+        num_attention_heads=12,
+        num_key_value_heads=6,
+        max_position_embeddings=2048,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+class Practised(ModelDraft):
+    """A draft that costs what its model costs, and whose guesses are right as often as a trained one's would be: each
+    is replaced by the target's own token with a given chance, and by another otherwise."""
+
+    def __init__(self, draft: ModelDraft, text: Tensor, chance: float) -> None:
+        super().__init__(draft.decoder, draft.law)
+        self.text, self.chance = text, chance
+        self.generator = torch.Generator().manual_seed(0)
+
+    def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
+        proposal = super().propose(count, first, text, lengths, state)
+        right = self.text[:, lengths[0] : lengths[0] + count]
+        wrong = torch.rand(right.shape, generator=self.generator) >= self.chance
+        return proposal._replace(tokens=(right + wrong) % VOCABULARY)
+
+
+def milliseconds(ways: dict[str, Any], new: int, turns: int) -> dict[str, float]:
+    """Of a token after the prompt's, the median of turns in which every way decodes once."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(-1, turns):
+        for name, decode in list(ways.items())[:: -1 if turn % 2 else 1]:
+            start = time.perf_counter()
+            decode()
+            if turn >= 0:
+                times[name].append((time.perf_counter() - start) / new)
+    return {name: 1e3 * median(values) for name, values in times.items()}
+
+
+def build(quick: bool) -> Table:
+    """Speculative decoding of one row, greedy, on all cores."""
+    table = Table("Speculative decoding")
+    new = 24 if quick else 96
+    target = llama(13)
+    ids = torch.randint(0, VOCABULARY, (1, PROMPT), generator=torch.Generator().manual_seed(1))
+    options = {"max_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+    plain = aegis.CUDAGraphFastRunner(target, max_cache_len=PROMPT + new)
+    text = aegis.generate(target, ids, runner=plain, **options)
+    padded = torch.cat([text, torch.zeros(1, GUESSES + 1, dtype=torch.int64)], 1)
+    runners: dict[str, Any] = {"plain": plain}
+
+    def speculative(name: str, draft: Any) -> aegis.SpeculativeFastRunner:
+        runners[name] = aegis.SpeculativeFastRunner(target, draft, GUESSES, max_cache_len=PROMPT + new)
+        return runners[name]
+
+    small = llama(2)
+    for chance in (0.7, 0.86):  # about 4 and 7 in ten are then kept: those behind a wrong one are lost
+        runner = speculative(f"a draft of 1/6 the size, guesses right with chance {chance}", small)
+        runner._draft = Practised(runner._draft, padded, chance)
+    speculative("the first 2 of 13 layers, untrained (nearly never right)", EarlyExit(2))
+    speculative("prompt lookup", PromptLookup())
+
+    def decoding(runner: Any) -> Any:
+        def decode() -> None:
+            assert torch.equal(aegis.generate(target, ids, runner=runner, **options), text), "the tokens differ"
+
+        return decode
+
+    ms = milliseconds({name: decoding(runner) for name, runner in runners.items()}, new, 1 if quick else 5)
+    for name, runner in runners.items():
+        if name == "plain":
+            continue
+        stats = runner.stats()
+        what = f"{name}: {stats['acceptance_rate']:.2f} accepted, {stats['tokens_per_pass']:.2f} tokens a pass"
+        if "0.86" in name:
+            table.ratio(what, "aegis.generate", ms["plain"], ms[name], "ms/token", 1.5)
+        else:
+            table.compared(what, "aegis.generate", ms["plain"], ms[name], "ms/token")
+    table.notes.append(
+        f"A 13-layer Llama, 768 wide, float32, {GUESSES} guesses a pass; weights are random, so that the chance of a "
+        "guess is set and not learnt: the draft runs, and its guesses are then replaced. All ways gave the same tokens."
+    )
+    return table
+
+
+if __name__ == "__main__":
+    main(build)

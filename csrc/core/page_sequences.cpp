@@ -1,0 +1,197 @@
+// The part of PageTable that knows of sequences.
+#include <algorithm>
+#include <string>
+
+#include "core/check.h"
+#include "core/page_table.h"
+
+namespace aegis {
+
+int64_t PageTable::begin(uint32_t sequence, std::span<const uint32_t> tokens) {
+  check_new(sequence);
+  const auto count = static_cast<int64_t>(tokens.size());
+  std::vector<uint32_t> shared;
+  int64_t evictable = 0, there = 0;
+  uint64_t behind = 0;
+  while (there < count) {
+    const auto fill = static_cast<size_t>(std::min(block_size_, count - there));
+    const uint32_t page = find(behind, tokens.subspan(static_cast<size_t>(there), fill));
+    if (page == kNoPage) break;
+    shared.push_back(page);
+    evictable += records_[page].references == 0 && records_[page].pins == 0;
+    behind = records_[page].content;
+    there += static_cast<int64_t>(fill);
+  }
+  check_room(blocks(count) - std::ssize(shared), evictable);
+
+  tick();
+  Sequence& made = sequences_[sequence];
+  made.pages.reserve(static_cast<size_t>(blocks(count)));
+  for (uint32_t page : shared) {
+    ++records_[page].frequency;
+    hold(page);
+    made.pages.push_back(page);
+    if (records_[page].fill == block_size_) made.contents.push_back(records_[page].content);
+  }
+  counts_.shared += std::ssize(shared);
+  made.length = there;
+  put(made, sequence, tokens.subspan(static_cast<size_t>(there)));
+  const int64_t partial = count % block_size_;
+  if (partial != 0 && there < count) {
+    index(made.pages.back(), made.contents.empty() ? 0 : made.contents.back(), partial);
+  }
+  debug_check();
+  return there;
+}
+
+/// Writes tokens behind those of a sequence whose last page is its own; the room was checked.
+void PageTable::put(Sequence& sequence, uint32_t owner, std::span<const uint32_t> tokens) {
+  while (!tokens.empty()) {
+    const int64_t at = sequence.length % block_size_;
+    if (at == 0) {
+      const auto block = static_cast<uint32_t>(sequence.pages.size());
+      sequence.pages.push_back(take(owner, block));
+    }
+    const uint32_t page = sequence.pages.back();
+    const auto count = std::min<size_t>(tokens.size(), static_cast<size_t>(block_size_ - at));
+    std::copy_n(tokens.begin(), count, tokens_of(page) + at);
+    sequence.length += static_cast<int64_t>(count);
+    tokens = tokens.subspan(count);
+    if (sequence.length % block_size_ == 0) {
+      const uint64_t behind = sequence.contents.empty() ? 0 : sequence.contents.back();
+      sequence.contents.push_back(index(page, behind, block_size_));
+    }
+  }
+}
+
+PageTable::Copy PageTable::append(uint32_t sequence, std::span<const uint32_t> tokens) {
+  Sequence& grown = of(sequence);
+  Copy copy = {kNoPage, kNoPage};
+  if (tokens.empty()) return copy;
+  const bool partial = grown.length % block_size_ != 0;
+  const bool shared = partial && records_[grown.pages.back()].references > 1;
+  const int64_t more = blocks(grown.length + std::ssize(tokens)) - std::ssize(grown.pages);
+  check_room(more + shared, 0);
+
+  tick();
+  if (shared) {
+    copy.from = grown.pages.back();
+    copy.to = take(sequence, records_[copy.from].block);
+    std::copy_n(tokens_of(copy.from), block_size_, tokens_of(copy.to));
+    grown.pages.back() = copy.to;
+    let_go(copy.from);
+    ++counts_.copied;
+  } else if (partial) {
+    unindex(grown.pages.back());  // its content changes
+    shadow(grown.pages.back());
+  }
+  put(grown, sequence, tokens);
+  debug_check();
+  return copy;
+}
+
+void PageTable::crop(uint32_t sequence, int64_t length) {
+  Sequence& cut = of(sequence);
+  check<std::invalid_argument>(0 <= length && length <= cut.length, "length: expected 0 to ",
+                               cut.length, ", what the sequence has, got ", length);
+  tick();
+  while (std::ssize(cut.pages) > blocks(length)) {
+    let_go(cut.pages.back());
+    cut.pages.pop_back();
+  }
+  cut.length = length;
+  cut.contents.resize(static_cast<size_t>(length / block_size_));
+  debug_check();
+}
+
+void PageTable::fork(uint32_t sequence, uint32_t twin) {
+  of(sequence);
+  check_new(twin);
+  tick();
+  Sequence& made = sequences_[twin];
+  made = of(sequence);
+  for (uint32_t page : made.pages) hold(page);
+  debug_check();
+}
+
+void PageTable::free(uint32_t sequence) {
+  Sequence& gone = of(sequence);
+  tick();
+  std::for_each(gone.pages.rbegin(), gone.pages.rend(), [&](uint32_t page) { let_go(page); });
+  sequences_.erase(sequence);
+  debug_check();
+}
+
+void PageTable::pin(uint32_t sequence) {
+  for (uint32_t page : of(sequence).pages) {
+    ++records_[page].pins;
+    shadow(page);
+  }
+  debug_check();
+}
+
+void PageTable::unpin(std::span<const uint32_t> pages) {
+  std::vector<uint32_t> sorted(pages.begin(), pages.end());
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const PageDescriptor& record = descriptor(sorted[i]);
+    const bool again = i + 1 < sorted.size() && sorted[i] == sorted[i + 1];
+    check<std::invalid_argument>(record.pins > 0 && !again, "page ", sorted[i],
+                                 ": expected one that is pinned, once in a call");
+  }
+  for (uint32_t page : pages) {
+    PageDescriptor& record = records_[page];
+    --record.pins;
+    if (record.pins == 0 && record.references == 0) {
+      ++record.references;  // as if somebody let go of it now
+      let_go(page);
+    }
+    shadow(page);
+  }
+  debug_check();
+}
+
+void PageTable::check_invariants() const {
+  const auto must = [](bool holds, const char* what, int64_t number) {
+    check<std::logic_error>(holds, "page table: ", what, " (", number, ")");
+  };
+  std::vector<uint32_t> references(records_.size());
+  for (const auto& [number, sequence] : sequences_) {
+    must(std::ssize(sequence.pages) == blocks(sequence.length), "a sequence's pages", number);
+    must(std::ssize(sequence.contents) == sequence.length / block_size_, "its contents", number);
+    for (uint32_t page : sequence.pages) ++references[page];
+  }
+  std::vector<uint8_t> seen(records_.size());
+  for (uint64_t i = head_; i != tail_; ++i) {
+    const uint32_t page = ring_[i & (ring_.size() - 1)];
+    must(!seen[page]++, "a page is free twice", page);
+    must(records_[page].references == 0 && records_[page].content == 0, "a free page", page);
+  }
+  int64_t evictable = 0;
+  uint32_t before = kNoPage;
+  for (uint32_t page = oldest_; page != kNoPage; page = records_[page].newer, ++evictable) {
+    must(!seen[page]++, "an evictable page is free, or twice in the list", page);
+    must(records_[page].older == before, "a list that does not go back", page);
+    must(records_[page].references == 0 && records_[page].pins == 0, "an evictable page", page);
+    before = page;
+  }
+  must(newest_ == before && evictable == evictable_, "the list of evictable pages", evictable);
+  int64_t indexed = 0;
+  for (uint32_t page = 0; page < records_.size(); ++page) {
+    const PageDescriptor& record = records_[page];
+    must(record.references >= references[page], "a page with fewer references than holders", page);
+    must(seen[page] == (record.references == 0 && record.pins == 0), "a page that is lost", page);
+    indexed += record.content != 0;
+    if (record.content != 0) {
+      const auto found = index_.find(record.key);
+      must(found != index_.end() && found->second == page, "a content without its key", page);
+    }
+    must((flags_[page] & kUsed) == (record.references > 0 ? kUsed : 0) &&
+             epochs_[page] == record.epoch && references_[page] == record.references &&
+             owners_[page] == record.owner,
+         "a shadow", page);
+  }
+  must(indexed == std::ssize(index_), "keys without a page", std::ssize(index_));
+}
+
+}  // namespace aegis

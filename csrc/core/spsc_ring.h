@@ -1,0 +1,194 @@
+// A ring of 64-byte entries from one producer to one consumer, in one process or in two.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "core/mapping.h"
+
+namespace aegis {
+
+/// What a draft tells its verifier about one token. The names are for both sides to agree on; the
+/// ring copies the bytes.
+struct SpscEntry {
+  uint64_t sequence;        ///< which text
+  uint32_t token;           ///< vocabularies of more than 65,536 tokens are common
+  uint32_t position;        ///< in the text
+  float logit_delta;        ///< of the token's logit, to the largest
+  float draft_probability;  ///< q of the token
+  uint32_t flags;           ///< the user's
+  uint32_t attestation;     ///< first bits of the checksum of the text so far
+  uint32_t parent;          ///< of a node in a tree: index of the entry it follows
+  uint32_t slot;            ///< of an arena, where the whole distribution lies
+  uint32_t reserved[6];
+};
+static_assert(sizeof(SpscEntry) == 64 && std::is_trivially_copyable_v<SpscEntry>);
+static_assert(offsetof(SpscEntry, token) == 8 && offsetof(SpscEntry, logit_delta) == 16 &&
+              offsetof(SpscEntry, flags) == 24 && offsetof(SpscEntry, parent) == 32 &&
+              offsetof(SpscEntry, reserved) == 40);
+
+/// One thread pushes and one pops; they may be of different processes that map the same memory.
+/// Handing a side over to another thread or process takes synchronisation of the caller's own.
+/// close(), closed() and size() may come from anybody.
+///
+/// Indices are 64-bit counts that only grow, masked to a power of two. The producer alone writes
+/// `tail`, the consumer alone `head`; each with release order after its copies, so that the other's
+/// acquire load of it makes the entries, or the room, its own. Each side remembers what it last saw
+/// of the other's index and looks again only when that does not do (as in rigtorp::SPSCQueue; Lee
+/// et al., MCRingBuffer, 2010), so that a cache line moves once for many entries.
+class SpscRing {
+ public:
+  /// At least `capacity` entries, rounded up to a power of two, in memory that is pre-faulted;
+  /// `shared` is a memfd, for attach(). Throws std::invalid_argument for a capacity of 0 or above
+  /// 2³⁰, and what Mapping throws.
+  static std::shared_ptr<SpscRing> create(uint64_t capacity, bool shared = false);
+
+  /// The ring behind the descriptor of another, which is duplicated. Throws std::runtime_error
+  /// where it is not one.
+  static std::shared_ptr<SpscRing> attach(int fd);
+
+  SpscRing(const SpscRing&) = delete;
+  SpscRing& operator=(const SpscRing&) = delete;
+
+  uint64_t capacity() const { return mask_ + 1; }
+  int fd() const { return memory_.fd() >= 0 ? memory_.fd() : attached_.get(); }
+
+  /// Entries that are there; an old number to whoever is neither side.
+  uint64_t size() const {
+    const uint64_t head = shared_->head.load(std::memory_order_acquire);
+    return shared_->tail.load(std::memory_order_acquire) - head;
+  }
+
+  /// Producer: copies as many of `entries` as there is room for, from the first on, and returns how
+  /// many. Never waits. Whether the ring is closed is not looked at.
+  size_t try_push(std::span<const SpscEntry> entries) noexcept {
+    if (entries.empty()) return 0;
+    const uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
+    int64_t room = signed_difference(producer_.seen + capacity(), tail);
+    if (room < std::ssize(entries)) {
+      producer_.seen = shared_->head.load(std::memory_order_acquire);
+      room = signed_difference(producer_.seen + capacity(), tail);
+      if (room == 0) return 0;
+    }
+    const auto count = static_cast<size_t>(std::min<int64_t>(room, std::ssize(entries)));
+    const size_t at = tail & mask_, first = std::min(count, capacity() - at);
+    std::memcpy(entries_ + at, entries.data(), first * sizeof(SpscEntry));
+    std::memcpy(entries_, entries.data() + first, (count - first) * sizeof(SpscEntry));
+    shared_->tail.store(tail + count, std::memory_order_release);
+    return count;
+  }
+
+  /// The same for one entry: the copy is of a size known here.
+  bool try_push(const SpscEntry& entry) noexcept {
+    const uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
+    if (tail - producer_.seen >= capacity()) {
+      producer_.seen = shared_->head.load(std::memory_order_acquire);
+      if (tail - producer_.seen >= capacity()) return false;
+    }
+    entries_[tail & mask_] = entry;
+    shared_->tail.store(tail + 1, std::memory_order_release);
+    return true;
+  }
+
+  /// Consumer: moves as many entries as there are into `out`, up to its size, and returns how many.
+  size_t try_pop(std::span<SpscEntry> out) noexcept {
+    if (out.empty()) return 0;
+    const uint64_t head = shared_->head.load(std::memory_order_relaxed);
+    int64_t there = signed_difference(consumer_.seen, head);
+    if (there < std::ssize(out)) {
+      consumer_.seen = shared_->tail.load(std::memory_order_acquire);
+      there = signed_difference(consumer_.seen, head);
+      if (there == 0) return 0;
+    }
+    const auto count = static_cast<size_t>(std::min<int64_t>(there, std::ssize(out)));
+    const size_t at = head & mask_, first = std::min(count, capacity() - at);
+    std::memcpy(out.data(), entries_ + at, first * sizeof(SpscEntry));
+    std::memcpy(out.data() + first, entries_, (count - first) * sizeof(SpscEntry));
+    shared_->head.store(head + count, std::memory_order_release);
+    return count;
+  }
+
+  bool try_pop(SpscEntry& out) noexcept {
+    const uint64_t head = shared_->head.load(std::memory_order_relaxed);
+    if (signed_difference(consumer_.seen, head) <= 0) {
+      consumer_.seen = shared_->tail.load(std::memory_order_acquire);
+      if (head == consumer_.seen) return false;
+    }
+    out = entries_[head & mask_];
+    shared_->head.store(head + 1, std::memory_order_release);
+    return true;
+  }
+
+  /// No more is pushed, whoever says so. What is in the ring can still be popped.
+  void close() noexcept { shared_->closed.store(1, std::memory_order_release); }
+  bool closed() const noexcept { return shared_->closed.load(std::memory_order_acquire) != 0; }
+
+  enum class Wait {
+    ready,    ///< there is room, or an entry
+    closed,   ///< closed; to a consumer: and empty
+    gone,     ///< the other side's process has ended; to a consumer: and left nothing
+    timeout,  ///< the limit has passed, or a signal came
+  };
+
+  /// Producer: waits for room for an entry, at most `limit`. Yields for some 50 µs, then sleeps up
+  /// to a millisecond at a time. A signal handler ends a sleep and with it the wait.
+  Wait wait_room(std::chrono::nanoseconds limit) noexcept;
+  /// Consumer: waits for an entry, likewise.
+  Wait wait_entry(std::chrono::nanoseconds limit) noexcept;
+
+  /// This process is the producer, or the consumer, from now on: the other side can then tell when
+  /// it is gone. Cheap where nothing has changed; waits and Python's calls do it by themselves.
+  void be_producer() noexcept { register_as(shared_->producer, producer_); }
+  void be_consumer() noexcept { register_as(shared_->consumer, consumer_); }
+
+ private:
+  /// A process: its id, and when it started, since ids come again. 0 is nobody.
+  struct Process {
+    std::atomic<uint64_t> id;
+    std::atomic<uint64_t> started;
+  };
+
+  static constexpr uint64_t kMagic = 0x31676e6972736761;  // "agsring1", lowest byte first
+  struct Shared {
+    uint64_t magic, capacity;                // constant from creation on
+    alignas(64) std::atomic<uint64_t> tail;  // entries ever pushed; producer writes
+    alignas(64) std::atomic<uint64_t> head;  // entries ever popped; consumer writes
+    alignas(64) std::atomic<uint32_t> closed;
+    Process producer, consumer;
+  };
+  static_assert(sizeof(Shared) == 256 && std::atomic<uint64_t>::is_always_lock_free);
+  static_assert(offsetof(Shared, head) - offsetof(Shared, tail) == 64);
+
+  /// What was seen may lag behind this side's own index, where another object was the side before;
+  /// it is then looked at again.
+  static int64_t signed_difference(uint64_t a, uint64_t b) { return static_cast<int64_t>(a - b); }
+
+  /// What one side alone touches: in a line of its own, and in each process.
+  struct alignas(64) Side {
+    uint64_t seen = 0;        // the other's index, as last looked at; never ahead of it
+    uint64_t registered = 0;  // 1 + fork_generation() of when this process registered
+  };
+
+  SpscRing(Mapping memory, Descriptor attached);
+  static void register_as(Process& process, Side& side) noexcept;
+  template <class Ready>
+  Wait wait(std::chrono::nanoseconds limit, const Process& other, bool drains,
+            Ready ready) noexcept;
+
+  const Mapping memory_;
+  const Descriptor attached_;
+  Shared* const shared_;
+  SpscEntry* const entries_;
+  const uint64_t mask_;
+  Side producer_, consumer_;
+};
+
+}  // namespace aegis

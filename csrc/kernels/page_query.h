@@ -1,0 +1,38 @@
+// page_query: which of a million pages a predicate holds for, and which of those is the oldest.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cpu.h"
+
+namespace aegis::kernels {
+
+/// Arrays of PageTable::Shadows, and what is asked of each page: all of it must hold. Limits are
+/// inclusive; what a limit leaves open is not read.
+struct PageQuery {
+  const uint8_t* flags;
+  const uint32_t* epochs;
+  const uint32_t* owners;
+  const uint32_t* references;
+  const uint8_t* frequencies;
+  int64_t pages;
+  uint8_t flag_mask = 0, flag_value = 0;  ///< flags & mask == value
+  bool any_owner = true;
+  uint32_t owner = 0;
+  uint32_t least_epoch = 0, most_epoch = UINT32_MAX;
+  uint32_t least_references = 0, most_references = UINT32_MAX;
+  uint8_t least_frequency = 0, most_frequency = UINT8_MAX;
+};
+
+struct PageQueryKernel {
+  /// Bit p % 64 of bits[p / 64] becomes whether the query holds for page p; (pages + 63) / 64 words
+  /// are written.
+  void (*mask)(const PageQuery&, uint64_t* bits);
+  /// The page of the least epoch that the query holds for, the first of several; -1: none.
+  int64_t (*oldest)(const PageQuery&);
+};
+
+/// The fastest kernel at or below `isa`. Costs a table look-up.
+PageQueryKernel page_query_kernel(Isa isa = active_isa());
+
+}  // namespace aegis::kernels

@@ -1,0 +1,110 @@
+"""A model and its cache, fed with several tokens of each row at a time, where rows differ in length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aegis.decode.cache import SlottedStaticCache
+from aegis.decode.huggingface import cache_argument, forward_arguments
+from aegis.decode.runner import CUDAGraphFastRunner
+from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
+
+__all__ = ["BlockDecoder"]
+
+
+class BlockDecoder:
+    """What speculation asks of a model: a prompt, then blocks, and tokens taken back from each row.
+
+    Args:
+        model: as :class:`~aegis.CUDAGraphFastRunner` takes it; the same errors are raised.
+        rows, max_cache_len: of the cache, which is made here.
+        rollback: the most tokens that are taken back at once.
+        sampler: picks the first token.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        rows: int,
+        max_cache_len: int,
+        rollback: int,
+        sampler: FusedLogitsSampler | ProcessedSampler | None = None,
+    ) -> None:
+        # The runner's checks are those of any model, and come first.
+        self.runner = CUDAGraphFastRunner(
+            model,
+            cache=SlottedStaticCache(
+                model.config, rows, max_cache_len, rollback=rollback, device=getattr(model, "device", None)
+            ),
+            sampler=sampler,
+            mode="eager",
+        )
+        self.model = model
+        self.cache = self.runner.cache
+        self._cache_argument = cache_argument(model)
+        self._arguments = forward_arguments(model)
+        self._padding: Tensor | None = None
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int, history: Tensor | None) -> Tensor:
+        """As :meth:`CUDAGraphFastRunner.prefill`; the tokens are a view that the next call overwrites."""
+        tokens = self.runner.prefill(input_ids, attention_mask, chunk=chunk, history=history)
+        padding = None if attention_mask is None else (attention_mask == 0).sum(1)
+        self._padding = padding if padding is not None and bool(padding.any()) else None
+        return tokens
+
+    def feed(self, tokens: Tensor, first: int) -> Tensor:
+        """Feeds (b, n) tokens to rows first, ..., first + b - 1 and returns logits (b, n, V) for what follows each.
+
+        Raises:
+            ValueError: a row has no room; nothing has been written.
+        """
+        batch, count = tokens.shape
+        with self._only(first, batch):
+            positions = self.cache.position_ids(count, batch)
+            padding = None if self._padding is None else self._padding[first : first + batch]
+            arguments: dict[str, Any] = {
+                "input_ids": tokens,
+                "attention_mask": self.cache.attention_mask(count, batch, padding),
+                "position_ids": positions if padding is None else positions - padding[:, None],
+                self._cache_argument: self.cache,
+                "use_cache": True,
+            }
+            if "logits_to_keep" in self._arguments:
+                arguments["logits_to_keep"] = count
+            if "cache_position" in self._arguments:  # transformers 4
+                longest = self.cache.get_seq_length()
+                arguments["cache_position"] = torch.arange(longest, longest + count, device=tokens.device)
+            logits: Tensor = self.model(**arguments).logits[:, -count:]
+        return logits.float() if logits.dtype == torch.float64 else logits
+
+    def lengths(self, first: int, batch: int) -> list[int]:
+        """Tokens in the cache, of each of these rows."""
+        return self.cache.row_lengths[first : first + batch]
+
+    def keep(self, first: int, lengths: Sequence[int]) -> None:
+        """Takes back what rows first, first + 1, ... hold beyond these lengths."""
+        held = self.lengths(first, len(lengths))
+        removed = [min(keep - have, 0) for keep, have in zip(lengths, held, strict=True)]
+        if any(removed):
+            with self._only(first, len(lengths)):
+                self.cache.crop(removed)
+
+    def retire(self, row: int) -> None:
+        """Empties a row, which goes on as one without tokens or padding."""
+        self.cache.free_row(row)
+        if self._padding is not None:
+            self._padding[row] = 0
+
+    def reset(self) -> None:
+        self.runner.reset()
+        self._padding = None
+
+    def _only(self, first: int, batch: int) -> AbstractContextManager[None]:
+        rows = range(first, first + batch)
+        everything = first == 0 and self.cache.rows_in_use == list(rows)
+        return nullcontext() if everything else self.cache.rows(rows)

@@ -1,0 +1,211 @@
+"""Where speculation gets its guesses: a smaller model, the target's first layers, or the text so far."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from aegis.decode.block_decoder import BlockDecoder
+from aegis.decode.law import Domain, Law, draw
+
+__all__ = ["Draft", "EarlyExit", "ModelDraft", "PromptLookup", "PromptLookupDraft", "Proposal", "first_layers"]
+
+
+@dataclass(frozen=True)
+class EarlyExit:
+    """A draft of the target's first ``layers`` layers, followed by its last norm and its head (as in LayerSkip,
+    Elhoushi et al. 2024). It shares their weights and has a cache of its own."""
+
+    layers: int
+
+
+@dataclass(frozen=True)
+class PromptLookup:
+    """A draft without a model: what followed the last time that the newest tokens occurred in the text (prompt lookup
+    decoding, Saxena 2023; Yang et al. 2023).
+
+    ``max_ngram`` newest tokens are looked for first, then fewer, down to ``min_ngram``.
+    """
+
+    max_ngram: int = 3
+    min_ngram: int = 1
+
+    def __post_init__(self) -> None:
+        for name, size in (("max_ngram", self.max_ngram), ("min_ngram", self.min_ngram)):
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise TypeError(f"{name}: expected an int, got {size!r}")
+        if not 1 <= self.min_ngram <= self.max_ngram:
+            raise ValueError(f"min_ngram: expected 1 to max_ngram ({self.max_ngram}), got {self.min_ngram}")
+
+    def find(self, text: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
+        """Up to ``most`` tokens that followed. Cost: a pass over the text for each length of n-gram."""
+        length = len(text)
+        for size in range(min(self.max_ngram, length - 1), self.min_ngram - 1, -1):
+            matches = np.ones(length - size, dtype=bool)  # of n-grams that begin there, the newest itself left out
+            for offset in range(size):
+                matches &= text[offset : offset + length - size] == text[length - size + offset]
+            begins = np.flatnonzero(matches)
+            if len(begins):
+                return text[begins[-1] + size :][:most]
+        return text[:0]
+
+
+class Proposal(NamedTuple):
+    """What a draft guesses for each row of a range."""
+
+    tokens: Tensor
+    """(b, k) int64"""
+    counts: list[int]
+    """Of each row: how many of its k tokens are guesses, from the left."""
+    probabilities: Tensor | None
+    """(b, k, V) float32, what they were drawn from; None where they were not drawn."""
+
+
+class Draft(Protocol):
+    """Text is (rows, columns) int64, of which row r has ``lengths[r]``; guesses are written behind that."""
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int) -> None: ...
+
+    def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
+        """Guesses up to ``count`` tokens for rows first, first + 1, ... whose lengths and random states are given."""
+
+    def settle(self, first: int, lengths: list[int]) -> None:
+        """The rows' texts are so long now, whatever was guessed."""
+
+    def retire(self, row: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def entered(self) -> AbstractContextManager[Any]: ...
+
+
+class ModelDraft:
+    """A language model that guesses. It is fed what it has not seen, one or two tokens, and then its own guesses."""
+
+    def __init__(self, decoder: BlockDecoder, law: Law) -> None:
+        self.decoder = decoder
+        self.law = law
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int) -> None:
+        self.law.begin(input_ids.shape[1])
+        self.decoder.prefill(input_ids, attention_mask, chunk, None)
+
+    def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
+        batch = len(lengths)
+        seen = self.decoder.lengths(first, batch)
+        unseen = max(length - have for length, have in zip(lengths, seen, strict=True))
+        self.decoder.keep(first, [max(length - unseen, 0) for length in lengths])
+        ends = torch.tensor(lengths, device=text.device)
+        own = text[first : first + batch]
+        columns = (ends[:, None] + torch.arange(-unseen, 0, device=text.device)).clamp(min=0)
+        logits = self.decoder.feed(own.gather(1, columns), first)[:, -1:]
+        distributions = []
+        for step in range(count):
+            if step > 0:
+                logits = self.decoder.feed(own.gather(1, ends[:, None] + (step - 1)), first)
+            tokens, distribution = self._pick(logits, first, state, text, ends, step)
+            distributions.append(distribution)
+            own.scatter_(1, ends[:, None] + step, tokens[:, None])
+        tokens = own.gather(1, ends[:, None] + torch.arange(count, device=text.device))
+        q = torch.stack(distributions, 1) if count > 0 and not self.law.greedy else None  # type: ignore[arg-type]
+        return Proposal(tokens, [count] * batch, q)
+
+    def _pick(
+        self, logits: Tensor, first: int, state: Tensor, text: Tensor, ends: Tensor, step: int
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.law.greedy:
+            return self.law.pick(logits, first, state, text, ends + step)[:, 0], None
+        distribution = self.law.probabilities(logits, first, text, ends + step)[:, 0]
+        here = state.clone()
+        here[:, 2] += step
+        here[:, 3] = Domain.DRAFT
+        return draw(distribution, here), distribution
+
+    def settle(self, first: int, lengths: list[int]) -> None:
+        self.decoder.keep(first, [length - 1 for length in lengths])
+
+    def retire(self, row: int) -> None:
+        self.decoder.retire(row)
+
+    def reset(self) -> None:
+        self.decoder.reset()
+
+    def entered(self) -> AbstractContextManager[Any]:
+        return self.decoder.runner
+
+
+class PromptLookupDraft:
+    """A :class:`PromptLookup` at work."""
+
+    def __init__(self, lookup: PromptLookup) -> None:
+        self.lookup = lookup
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int) -> None:
+        pass
+
+    def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
+        host = text[first : first + len(lengths), : max(lengths)].cpu().numpy()
+        found = [self.lookup.find(row[:length], count) for row, length in zip(host, lengths, strict=True)]
+        counts = [len(tokens) for tokens in found]
+        guesses = np.zeros((len(found), max(counts)), dtype=np.int64)
+        for row, tokens in enumerate(found):
+            guesses[row, : len(tokens)] = tokens
+        return Proposal(torch.from_numpy(guesses).to(text.device), counts, None)
+
+    def settle(self, first: int, lengths: list[int]) -> None:
+        pass
+
+    def retire(self, row: int) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+    def entered(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+def first_layers(model: Any, layers: int) -> Any:
+    """A model of the first layers of another, its norm and its head: the same modules, in a list of their own.
+
+    Raises:
+        ValueError: not at least one layer and fewer than there are; a model whose layers are not in one list.
+    """
+    config = model.config.get_text_config(decoder=True)
+    total = config.num_hidden_layers
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers < total:
+        raise ValueError(f"layers: expected 1 to {total - 1}, fewer than the target's {total}, got {layers!r}")
+    found = [
+        (parent, name)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == total
+    ]
+    if len(found) != 1 or config is not model.config:
+        raise ValueError(f"draft: expected a target whose layers are one list, got {type(model).__name__}")
+    shorter = copy.copy(config)
+    shorter.num_hidden_layers = layers
+    if getattr(config, "layer_types", None) is not None:
+        shorter.layer_types = list(config.layer_types)[:layers]
+    return _rebuilt(model, found[0], layers, shorter)
+
+
+def _rebuilt(module: Any, target: tuple[Any, str], layers: int, config: Any) -> Any:
+    """A copy of the modules on the way to the list, with the short list in it; everything beside it is shared."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    if getattr(module, "config", None) is not None:
+        twin.config = config
+    if module is target[0]:
+        twin._modules[target[1]] = nn.ModuleList(list(module._modules[target[1]])[:layers])
+        return twin
+    for name, child in module._modules.items():
+        if child is not None and any(inner is target[0] for inner in child.modules()):
+            twin._modules[name] = _rebuilt(child, target, layers, config)
+    return twin

@@ -1,0 +1,119 @@
+"""The distribution that tokens are drawn from, at several positions of a row at once."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
+
+__all__ = ["Domain", "Law", "coins", "draw"]
+
+
+class Domain(IntEnum):
+    """What a random number is for. Numbers of different domains are independent; see ``aegis.ops.sample``."""
+
+    PICK = 0
+    DRAFT = 1
+    ACCEPT = 2
+    RESIDUAL = 3
+    BONUS = 4
+
+
+_PLAIN = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+
+
+def draw(distribution: Tensor, state: Tensor) -> Tensor:
+    """(rows,) int64: a token from each row of a (rows, vocabulary) distribution; state (rows, 4) names the number."""
+    tokens, _, _ = torch.ops.aegis.sample(distribution.log(), _PLAIN.to(distribution.device), state.contiguous())
+    return tokens  # type: ignore[no-any-return]
+
+
+def coins(chances: Tensor, state: Tensor) -> Tensor:
+    """(rows,) bool: True with these chances; never for 0, always for 1."""
+    return draw(torch.stack([1 - chances, chances], 1), state).bool()
+
+
+class Law:
+    """A sampler, and the logits processors before it.
+
+    Args:
+        sampler: its state is where each row of a batch stands: seed, row number, position of the next token.
+    """
+
+    def __init__(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
+        self.processors = tuple(sampler.processors) if isinstance(sampler, ProcessedSampler) else ()
+        self.sampler = sampler.sampler if isinstance(sampler, ProcessedSampler) else sampler
+        self._spread: dict[tuple[int, int, int], FusedLogitsSampler] = {}
+        self._prompt_length: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return self.sampler.greedy
+
+    def begin(self, prompt_length: int) -> None:
+        """A new text: what was generated begins behind so many tokens."""
+        self._spread.clear()
+        self._prompt_length = prompt_length if self.sampler.prompt_length is None else self.sampler.prompt_length
+
+    def pick(self, logits: Tensor, first: int, state: Tensor, text: Tensor, lengths: Tensor) -> Tensor:
+        """(b, n) int64: the tokens that the sampler would pick, each if those before it were the row's.
+
+        Args:
+            logits: (b, n, V), of rows first, first + 1, ... of the batch.
+            state: (b, 4), of the random numbers of the first position.
+            text: (rows of the batch, columns), what has been and what was drafted.
+            lengths: (b,), what of that comes before the first position.
+        """
+        sampler, scores, history = self._prepared(logits, first, text, lengths)
+        batch, count, _ = logits.shape
+        states = sampler.state.view(batch, count, 4)
+        states.copy_(state[:, None])
+        states[:, :, 2] += torch.arange(count, device=states.device)
+        tokens: Tensor = sampler(scores, history)
+        return tokens.view(batch, count)
+
+    def probabilities(self, logits: Tensor, first: int, text: Tensor, lengths: Tensor) -> Tensor:
+        """(b, n, V) float32: what they are drawn from."""
+        sampler, scores, history = self._prepared(logits, first, text, lengths)
+        return sampler.probabilities(scores, history).view(logits.shape)
+
+    def _prepared(
+        self, logits: Tensor, first: int, text: Tensor, lengths: Tensor
+    ) -> tuple[FusedLogitsSampler, Tensor, Tensor | None]:
+        batch, count, vocabulary = logits.shape
+        key = first, batch, count
+        if key not in self._spread:
+            rows = [row for row in range(first, first + batch) for _ in range(count)]
+            self._spread[key] = self.sampler.for_rows(rows)
+            self._spread[key].prompt_length = self._prompt_length
+        sampler = self._spread[key]
+        sampler.prepare(batch * count, vocabulary, logits.device)
+        ends = (lengths[:, None] + torch.arange(count, device=lengths.device)).view(-1)
+        scores = logits.reshape(-1, vocabulary)
+        history = None
+        if self.processors:
+            scores = self._processed(scores, count, first, text, ends.tolist())
+        if sampler.needs_history:
+            columns = torch.arange(int(ends.max()), device=text.device)
+            own = text[first : first + batch, : len(columns)].repeat_interleave(count, 0)
+            history = torch.where(columns < ends[:, None], own, -1)  # no token: penalties pass it over
+        return sampler, scores, history
+
+    def _processed(self, scores: Tensor, count: int, first: int, text: Tensor, ends: list[int]) -> Tensor:
+        """One call for each position: their texts differ in length. A processor may look at the number of a row, so the
+        batch has as many as there are, all of them the same."""
+        result = torch.empty_like(scores, dtype=torch.float32)
+        rows = len(text)
+        for index, end in enumerate(ends):
+            row = first + index // count
+            ids = text[row : row + 1, :end].repeat(rows, 1)
+            mine = scores[index : index + 1].float().repeat(rows, 1)
+            for processor in self.processors:
+                mine = processor(ids, mine)
+                if not isinstance(mine, Tensor):
+                    raise ValueError(f"processors: expected {processor} to return scores, got {mine!r}")
+            result[index] = mine[row]
+        return result

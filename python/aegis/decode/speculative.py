@@ -1,0 +1,333 @@
+"""Several tokens for one pass of a large model: a draft guesses, the target verifies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from operator import index
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from aegis.decode.accept import accept_by_ratio, accept_equal
+from aegis.decode.block_decoder import BlockDecoder
+from aegis.decode.draft_length import DraftLength
+from aegis.decode.drafts import Draft, EarlyExit, ModelDraft, PromptLookup, PromptLookupDraft, first_layers
+from aegis.decode.huggingface import check_model
+from aegis.decode.law import Law
+from aegis.decode.runner import PREFILL_CHUNK
+from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
+from aegis.decode.speculative_stats import SpeculativeStats
+
+__all__ = ["SpeculativeFastRunner", "Step"]
+
+
+class Step(NamedTuple):
+    """What a step of a :class:`SpeculativeFastRunner` brought."""
+
+    tokens: Tensor
+    """(B, k + 1) int64: the new tokens of each row; what lies beyond its count is of no meaning."""
+    counts: list[int]
+    """New tokens of each row, 1 to k + 1; 0 for a row that had ended."""
+
+
+class SpeculativeFastRunner:
+    """Decodes with a target model that verifies, in one pass, what a cheaper draft has guessed.
+
+    Greedy tokens are those that the target alone would give, and sampled ones follow the target's distribution,
+    whatever the draft: guesses are kept with the chance min(1, p/q) and replaced from max(p - q, 0) (Leviathan et al.
+    2023; Chen et al. 2023). Where the target or the draft is greedy, or the draft draws nothing, guesses are kept as
+    long as they are what the target's own sampler picks there: then tokens are those of ``aegis.generate`` with the
+    same seed. "The same" is up to the rounding of sums, which depends on how many tokens a pass has. ::
+
+        with aegis.SpeculativeFastRunner(target, draft, num_speculative_tokens=4) as runner:
+            first = runner.prefill(input_ids)
+            tokens, counts = runner.step()              # 1 to 5 tokens for each row
+
+    Args:
+        target: a decoder-only model of transformers, as :class:`~aegis.CUDAGraphFastRunner` takes it.
+        draft: another, of the same vocabulary; a :class:`PromptLookup` (default), which needs no model; or
+            :class:`EarlyExit`, the target's first layers.
+        num_speculative_tokens: guesses for one pass, at most; fewer where there is no room for them, or ``adaptive``.
+            Up to 7 for one row are cheapest on a CPU.
+        batch_size: rows; ``prefill`` may bring fewer. Each keeps what it accepts, so that lengths differ.
+        max_cache_len: tokens that a row can hold. Without: the target's max_position_embeddings.
+        sampler: of the target; without, greedy.
+        draft_sampler: of the draft, whose random numbers are named by the target's sampler. Without: greedy if the
+            target is, else as the target's. No effect on what comes out but the speed.
+        eos_token_id: tokens that end a row; what was accepted behind one is taken back.
+        adaptive: chooses the number of guesses before each pass by how many were kept so far, out of 1 to
+            num_speculative_tokens. It is the same for all rows, so that a row's sampled tokens may then depend on its
+            batch mates (their distribution does not).
+
+    Raises:
+        ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess.
+
+    Passes run eagerly, on CUDA too. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        draft: Any = None,
+        num_speculative_tokens: int = 4,
+        *,
+        batch_size: int = 1,
+        max_cache_len: int | None = None,
+        sampler: FusedLogitsSampler | ProcessedSampler | None = None,
+        draft_sampler: FusedLogitsSampler | ProcessedSampler | None = None,
+        eos_token_id: int | Sequence[int] | None = None,
+        adaptive: bool = False,
+    ) -> None:
+        check_model(target)
+        if isinstance(num_speculative_tokens, bool) or not isinstance(num_speculative_tokens, int):
+            raise TypeError(f"num_speculative_tokens: expected an int, got {num_speculative_tokens!r}")
+        if num_speculative_tokens < 1:
+            raise ValueError(f"num_speculative_tokens: expected at least 1, got {num_speculative_tokens}")
+        for name, given in (("sampler", sampler), ("draft_sampler", draft_sampler)):
+            if given is not None and not isinstance(given, (FusedLogitsSampler, ProcessedSampler)):
+                raise ValueError(f"{name}: expected a FusedLogitsSampler, alone or after processors, got {given!r}")
+        config = target.config.get_text_config(decoder=True)
+        if max_cache_len is None:
+            max_cache_len = getattr(config, "max_position_embeddings", None)
+            if max_cache_len is None:
+                raise ValueError("max_cache_len: expected a number, since the target's configuration has none")
+        rollback = num_speculative_tokens + 2
+        self.model = target
+        self.num_speculative_tokens = num_speculative_tokens
+        self._decoder = BlockDecoder(target, batch_size, max_cache_len, rollback, sampler)
+        self._law = Law(self._decoder.runner.sampler)
+        self._draft_sampler = draft_sampler
+        self._draft, cost = self._made(draft, batch_size, max_cache_len, rollback)
+        self._length = DraftLength(num_speculative_tokens, cost, adaptive=adaptive)
+        self._ends = _ends(eos_token_id).to(target.device)
+        self._stats = SpeculativeStats()
+        self._stack: ExitStack | None = None
+        with torch.inference_mode(False):
+            columns = max_cache_len + num_speculative_tokens + 2
+            self._text = torch.zeros(batch_size, columns, dtype=torch.int64, device=target.device)
+        self._lengths: list[int] = []  # of each row's text; its last token has not been fed
+        self._ended: list[bool] = []
+        self._retired: dict[int, Tensor] = {}  # texts of rows whose place in the cache serves as filling
+
+    def _made(self, draft: Any, rows: int, max_cache_len: int, rollback: int) -> tuple[Draft, float]:
+        """The draft, and what one of its guesses costs beside a pass of the target."""
+        if draft is None or isinstance(draft, PromptLookup):
+            return PromptLookupDraft(draft or PromptLookup()), 0.0
+        model = first_layers(self.model, draft.layers) if isinstance(draft, EarlyExit) else draft
+        if not hasattr(model, "config"):
+            raise ValueError(f"draft: expected a model, PromptLookup or EarlyExit, got {type(draft).__name__}")
+        try:
+            decoder = BlockDecoder(model, rows, max_cache_len, rollback)
+        except ValueError as error:
+            raise ValueError(f"draft: {error}") from error
+        mine, theirs = (m.config.get_text_config(decoder=True).vocab_size for m in (self.model, model))
+        if mine != theirs:
+            raise ValueError(f"draft: expected the target's vocabulary of {mine} tokens, got {theirs}")
+        if model.device != self.model.device:
+            raise ValueError(f"draft: expected a model on {self.model.device}, as the target, got {model.device}")
+        size, whole = (sum(p.numel() for p in m.parameters()) for m in (model, self.model))
+        return ModelDraft(decoder, self._draft_law()), size / max(whole, 1)
+
+    def _draft_law(self) -> Law:
+        if self._draft_sampler is not None:
+            return Law(self._draft_sampler)
+        return Law(FusedLogitsSampler(do_sample=False) if self._law.greedy else self._decoder.runner.sampler)
+
+    def __enter__(self) -> SpeculativeFastRunner:
+        if self._stack is not None:
+            raise RuntimeError("SpeculativeFastRunner: expected to be entered once at a time, got entered again")
+        with ExitStack() as stack:
+            stack.enter_context(self._decoder.runner)
+            stack.enter_context(self._draft.entered())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._stack is not None:
+            self._stack.close()
+            self._stack = None
+
+    # --- decoding ------------------------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> Any:
+        """The target's: it holds the text of each row but its last token."""
+        return self._decoder.cache
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row so far, prompt and padding included."""
+        return list(self._lengths)
+
+    @property
+    def ended(self) -> list[bool]:
+        """Which rows met an end token, or were ended by :meth:`end`."""
+        return list(self._ended)
+
+    def text(self, row: int) -> Tensor:
+        """(n,) int64: all tokens of a row so far, padding included."""
+        return self._retired[row].clone() if row in self._retired else self._text[row, : self._lengths[row]].clone()
+
+    @torch.no_grad()
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, *, chunk: int = PREFILL_CHUNK) -> Tensor:
+        """Feeds the prompts, to both models, and returns the token that follows each, (B,) int64.
+
+        Args and errors are those of :meth:`CUDAGraphFastRunner.prefill`; RuntimeError where there is a text already.
+        """
+        if self._stack is None:
+            raise RuntimeError("SpeculativeFastRunner: expected to be used inside `with runner:`")
+        if self._lengths:
+            raise RuntimeError("prefill: expected reset() before another prompt")
+        try:
+            tokens = self._decoder.prefill(input_ids, attention_mask, chunk, None)
+            self._draft.prefill(input_ids, attention_mask, chunk)
+        except BaseException:
+            self.reset()
+            raise
+        rows, length = input_ids.shape
+        self._law.begin(length)
+        self._text[:rows, :length] = input_ids
+        self._text[:rows, length] = tokens
+        self._lengths = [length + 1] * rows
+        self._ended = torch.isin(tokens, self._ends).tolist()
+        return tokens.clone()
+
+    @torch.no_grad()
+    def step(self, *, max_tokens: int | None = None) -> Step:
+        """One pass of the target over every row that has not ended: 1 to k + 1 new tokens each.
+
+        Args:
+            max_tokens: no row gets more.
+
+        Raises:
+            ValueError: a row has no room for another token; nothing has changed.
+            RuntimeError: there is no text, or every row has ended.
+        """
+        if self._stack is None or not self._lengths:
+            raise RuntimeError("step: expected prefill to have been called, inside `with runner:`")
+        live = [row for row, ended in enumerate(self._ended) if not ended]
+        if not live:
+            raise RuntimeError("step: expected a row that has not ended")
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(f"max_tokens: expected at least 1, got {max_tokens}")
+        longest = max(self._lengths[row] for row in live)
+        room = self.cache.max_cache_len - longest
+        if room < 0:
+            raise ValueError(f"cache: expected room for another token, but a row holds {self.cache.max_cache_len}")
+        if max_tokens is not None:
+            room = min(room, max_tokens - 1)
+        first, last = live[0], live[-1]
+        for row in range(first, last):
+            if self._ended[row] and row not in self._retired:
+                self._retired[row] = self.text(row)
+                self._decoder.retire(row)
+                self._draft.retire(row)
+        tokens, counts = self._pass(min(self._length.now, room), first, last + 1)
+        before = [0] * first
+        after = [0] * (len(self._lengths) - last - 1)
+        return Step(tokens, before + counts + after)
+
+    def _pass(self, guesses: int, first: int, stop: int) -> tuple[Tensor, list[int]]:
+        rows = range(first, stop)
+        # A row that has ended amid the others is carried along without tokens, so that they stay side by side.
+        ended = [self._ended[row] for row in rows]
+        lengths = [1 if gone else self._lengths[row] for row, gone in zip(rows, ended, strict=True)]
+        state = self._law.sampler.state[first:stop]
+        self._settle(first, lengths)  # where the last pass failed
+        clock = [time.perf_counter()]
+        proposal = self._draft.propose(guesses, first, self._text, lengths, state)
+        clock.append(time.perf_counter())
+
+        count = proposal.tokens.shape[1]
+        ends = torch.tensor(lengths, device=state.device)
+        span = ends[:, None] + torch.arange(-1, count, device=state.device)
+        own = self._text[first:stop]
+        own.scatter_(1, span[:, 1:], proposal.tokens)
+        logits = self._decoder.feed(own.gather(1, span), first)
+        clock.append(time.perf_counter())
+
+        if proposal.probabilities is not None and not self._law.greedy:
+            p = self._law.probabilities(logits, first, self._text, ends)
+            kept, following = accept_by_ratio(p, proposal.probabilities, proposal.tokens, state)
+        else:
+            picked = self._law.pick(logits, first, state, self._text, ends)
+            kept, following = accept_equal(picked, proposal.tokens, torch.tensor(proposal.counts, device=state.device))
+        own.scatter_(1, ends[:, None] + kept[:, None], following[:, None])
+        fresh = own.gather(1, span + 1)
+        counts, met = self._until_end(fresh, kept + 1)
+        counts = [0 if gone else n for n, gone in zip(counts, ended, strict=True)]
+        state[:, 2] += torch.tensor(counts, device=state.device)
+        lengths = [1 if gone else length + n for length, n, gone in zip(lengths, counts, ended, strict=True)]
+        self._settle(first, lengths)
+        for row, length, now, gone in zip(rows, lengths, met, ended, strict=True):
+            if not gone:
+                self._lengths[row], self._ended[row] = length, now
+        clock.append(time.perf_counter())
+
+        kept_counts = [(c, k) for c, k, gone in zip(proposal.counts, kept.tolist(), ended, strict=True) if not gone]
+        self._length.note(kept_counts)
+        self._stats.note(kept_counts, sum(counts), clock)
+        tokens = torch.zeros(len(self._lengths), count + 1, dtype=torch.int64, device=state.device)
+        tokens[first:stop] = fresh
+        return tokens, counts
+
+    def _settle(self, first: int, lengths: list[int]) -> None:
+        """Takes back what the models hold of texts beyond these lengths; the last token of each has not been fed."""
+        self._decoder.keep(first, [length - 1 for length in lengths])
+        self._draft.settle(first, lengths)
+
+    def _until_end(self, fresh: Tensor, counts: Tensor) -> tuple[list[int], list[bool]]:
+        """How many of each row's new tokens there are up to its first end token, and whether it met one."""
+        if not len(self._ends):
+            return counts.tolist(), [False] * len(counts)
+        columns = torch.arange(fresh.shape[1], device=fresh.device)
+        ends = torch.isin(fresh, self._ends) & (columns < counts[:, None])
+        until = torch.where(ends, columns + 1, counts[:, None]).amin(1)
+        return until.tolist(), ends.any(1).tolist()
+
+    def end(self, row: int, length: int | None = None) -> None:
+        """No more tokens for this row; those beyond ``length`` are taken back.
+
+        Raises:
+            ValueError: more than the row has, or less than a token.
+        """
+        self._ended[row] = True
+        if length is None or length == self._lengths[row]:
+            return
+        if not 1 <= length < self._lengths[row]:
+            raise ValueError(f"length: expected 1 to {self._lengths[row]}, the row's, got {length}")
+        self._lengths[row] = length
+        if row not in self._retired:
+            self._settle(row, [length])
+
+    def reset(self) -> None:
+        """Forgets the text, for a new prompt. The samplers' states stay as they are, and so does what was counted."""
+        self._decoder.reset()
+        self._draft.reset()
+        self._length.reset()
+        self._lengths, self._ended = [], []
+        self._retired.clear()
+
+    def use_sampler(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
+        """Draws with another sampler from the next prompt on; so does the draft, unless it was given its own."""
+        self._decoder.runner.use_sampler(sampler)
+        self._law = Law(sampler)
+        if isinstance(self._draft, ModelDraft):
+            self._draft.law = self._draft_law()
+
+    def stats(self) -> dict[str, float]:
+        """What was decoded since the runner was made: ``passes`` of the target, ``tokens`` that came of them,
+        ``proposed`` and ``accepted`` guesses, ``acceptance_rate``, ``tokens_per_pass`` (of a row), and the seconds
+        spent, ``draft_seconds``, ``verify_seconds`` and ``accept_seconds``. On CUDA the latter are of the host."""
+        return self._stats.as_dict()
+
+
+def _ends(tokens: int | Sequence[int] | None) -> Tensor:
+    try:
+        given = [] if tokens is None else [tokens] if isinstance(tokens, int) else [index(token) for token in tokens]
+    except TypeError:
+        raise TypeError(f"eos_token_id: expected a token or several, got {tokens!r}") from None
+    return torch.tensor(given, dtype=torch.int64)

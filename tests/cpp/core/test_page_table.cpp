@@ -1,0 +1,166 @@
+// PageTable against its own invariants; tests/python/decode/test_page_table.py has a model of it.
+#include "core/page_table.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "core/errors.h"
+
+namespace aegis {
+namespace {
+
+using Eviction = PageTable::Eviction;
+using Tokens = std::vector<uint32_t>;
+
+Tokens count(uint32_t first, size_t size) {
+  Tokens tokens(size);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+TEST(PageTable, AHundredSequencesWithACommonPrefixUseFewerThanFivePercentMore) {
+  PageTable table(4096, 16, Eviction::lru);
+  EXPECT_EQ(table.begin(0, count(0, 1000)), 0);
+  const int64_t one = table.pages() - table.free_pages();
+  EXPECT_EQ(one, 63);
+  for (uint32_t sequence = 1; sequence < 100; ++sequence) {
+    EXPECT_EQ(table.begin(sequence, count(0, 1000)), 1000);
+  }
+  EXPECT_EQ(table.pages() - table.free_pages(), one);
+  EXPECT_EQ(table.begin(100, count(0, 999)), 992) << "a last block of other length is its own";
+  EXPECT_LT(table.pages() - table.free_pages(), one * 1.05);
+}
+
+TEST(PageTable, WritingASharedPageTakesACopy) {
+  PageTable table(8, 4, Eviction::lru);
+  table.begin(1, count(0, 6));
+  table.fork(1, 2);
+  const PageTable::Copy copy = table.append(2, count(50, 1));
+  EXPECT_EQ(copy.from, table.pages_of(1)[1]);
+  EXPECT_EQ(copy.to, table.pages_of(2)[1]);
+  EXPECT_NE(copy.from, copy.to);
+  EXPECT_EQ(table.append(1, count(6, 1)).from, PageTable::kNoPage) << "nobody else holds it now";
+  EXPECT_EQ(table.pages_of(1)[0], table.pages_of(2)[0]);
+  EXPECT_EQ(table.counts().copied, 1);
+  table.check_invariants();
+}
+
+TEST(PageTable, EvictsTheOldestButNotWhatIsPinnedOrOftenShared_case58) {
+  for (Eviction eviction : {Eviction::lru, Eviction::frequency}) {
+    PageTable table(8, 2, eviction);
+    const Tokens hot = count(0, 4);
+    for (uint32_t user = 0; user < 5; ++user) {
+      table.begin(user, hot);
+      table.free(user);
+    }
+    EXPECT_EQ(table.evictable_pages(), 2);
+    for (uint32_t user = 0; user < 6; ++user) {  // a burst of texts that come once
+      table.begin(user, count(100 * (user + 1), 4));
+      table.free(user);
+    }
+    EXPECT_EQ(table.begin(9, hot), eviction == Eviction::frequency ? 4 : 0);
+    table.pin(9);
+    const Tokens pinned(table.pages_of(9).begin(), table.pages_of(9).end());
+    table.free(9);
+    for (uint32_t user = 0; user < 20; ++user) {
+      table.begin(user, count(1000 * (user + 1), 4));
+      table.free(user);
+    }
+    EXPECT_EQ(table.begin(9, hot), 4);
+    table.free(9);
+    table.unpin(pinned);
+    EXPECT_THROW(table.unpin(pinned), std::invalid_argument);
+    table.check_invariants();
+  }
+}
+
+TEST(PageTable, OutOfPagesChangesNothing) {
+  PageTable table(4, 2, Eviction::lru);
+  table.begin(1, count(0, 4));
+  table.begin(2, count(0, 3));
+  const auto unchanged = [&] {
+    table.check_invariants();
+    return table.free_pages() == 1 && table.length(1) == 4 && table.length(2) == 3 && !table.has(3);
+  };
+  EXPECT_EQ(
+      message_of<PagesExhausted>([&] { table.begin(3, count(9, 5)); }),
+      "pages: expected 3 to be free or evictable, but 1 are free and 0 evictable, of 4; nothing "
+      "was changed");
+  EXPECT_TRUE(unchanged());
+  EXPECT_THROW(table.append(2, count(0, 4)), PagesExhausted);
+  EXPECT_TRUE(unchanged());
+  EXPECT_THROW(table.begin(1, count(0, 1)), std::invalid_argument);
+  EXPECT_THROW(table.begin(PageTable::kNobody, count(0, 1)), std::invalid_argument);
+  EXPECT_THROW(table.append(3, count(0, 1)), std::out_of_range);
+  EXPECT_THROW(table.crop(1, 5), std::invalid_argument);
+  EXPECT_THROW(table.crop(1, -1), std::invalid_argument);
+  EXPECT_THROW(table.fork(3, 4), std::out_of_range);
+  EXPECT_THROW(table.fork(1, 2), std::invalid_argument);
+  EXPECT_THROW(table.free(3), std::out_of_range);
+  EXPECT_THROW(table.descriptor(4), std::out_of_range);
+  EXPECT_THROW(PageTable(0, 1, Eviction::lru), std::invalid_argument);
+  EXPECT_THROW(PageTable(1, 0, Eviction::lru), std::invalid_argument);
+  const uint32_t page = table.allocate(7);
+  EXPECT_EQ(table.descriptor(page).owner, 7u);
+  EXPECT_THROW(table.allocate(7), PagesExhausted);
+  table.release(page);
+  EXPECT_EQ(
+      message_of<std::invalid_argument>([&] { table.release(page); }),
+      "page " + std::to_string(page) + ": expected one that is held, got one that was given back");
+  EXPECT_TRUE(unchanged());
+}
+
+TEST(PageTable, HoldsTogetherOverManyRandomCalls) {
+  for (Eviction eviction : {Eviction::none, Eviction::lru, Eviction::frequency}) {
+    PageTable table(40, 3, eviction);
+    std::map<uint32_t, Tokens> texts;
+    std::mt19937 random(static_cast<uint32_t>(eviction));
+    const auto some = [&] {
+      Tokens tokens(random() % 12);
+      for (uint32_t& token : tokens) token = random() % 2;
+      return tokens;
+    };
+    uint32_t next = 0;
+    for (int step = 0; step < 20'000; ++step) {
+      auto it = texts.begin();
+      if (!texts.empty()) std::advance(it, random() % texts.size());
+      try {
+        const uint32_t what = texts.empty() ? 0 : random() % 6;
+        if (what == 0) {
+          const Tokens tokens = some();
+          EXPECT_LE(table.begin(next, tokens), std::ssize(tokens));
+          texts[next++] = tokens;
+        } else if (what == 1) {
+          const Tokens tokens = some();
+          table.append(it->first, tokens);
+          it->second.insert(it->second.end(), tokens.begin(), tokens.end());
+        } else if (what == 2) {
+          const size_t length = random() % (it->second.size() + 1);
+          table.crop(it->first, static_cast<int64_t>(length));
+          it->second.resize(length);
+        } else if (what == 3) {
+          table.fork(it->first, next);
+          texts[next++] = it->second;
+        } else {
+          table.free(it->first);
+          texts.erase(it);
+        }
+      } catch (const PagesExhausted&) {
+      }
+      if (step % 16 == 0) table.check_invariants();
+    }
+    for (const auto& [sequence, tokens] : texts) {
+      ASSERT_EQ(table.length(sequence), std::ssize(tokens));
+      table.free(sequence);
+    }
+    table.check_invariants();
+    EXPECT_EQ(table.free_pages() + table.evictable_pages(), 40);
+  }
+}
+
+}  // namespace
+}  // namespace aegis
