@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+import os
 import threading
-from collections import deque
+import weakref
+from collections import UserString, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +19,7 @@ from aegis import _C
 __all__ = ["IntegrityChain"]
 
 _NOTHING: tuple[()] = ()
+_NO_SEQUENCES = (str, bytes, bytearray, memoryview, range, UserString)  # have no tensors; items of text are text again
 _STATE_KEYS = {"bits", "lanes", "value", "records"}
 
 
@@ -32,7 +36,7 @@ class IntegrityChain:
         lanes: hash tensors through 64 interleaved 32-bit chains, of which the digest is added to this one: as fast as
             memory. Without, their bytes go through this chain itself, one multiplication after the other.
         background: hash on a thread of its own. Tensors are copied first; at most 16 records wait, then :meth:`add`
-            does.
+            does. The thread ends with :meth:`close` or with this object, after what waits for it.
 
     One thread may add at a time; with ``background`` still one.
 
@@ -42,21 +46,27 @@ class IntegrityChain:
     def __init__(self, *, bits: int = 32, lanes: bool = True, background: bool = False) -> None:
         self._chain = _C.IntegrityChain(bits, lanes)
         self._worker = _Worker(self._chain) if background else None
+        if self._worker is not None:
+            weakref.finalize(self, _Worker.close, self._worker)
 
     def add(self, step: int, loss: float, batch: Any = _NOTHING) -> None:
         """Adds a record.
 
         Args:
-            step: its number.
-            loss: as a float; of a tensor, ``.item()``. NaN counts like any other value.
+            step: its number, of 64 bits.
+            loss: a number, or a tensor that is one, which is read now. NaN counts like any other value.
             batch: what the step was trained on: tensors and arrays in any nesting of sequences, mappings and
                 dataclasses, in their order; mappings by sorted key. Other values are left out. Tensors on another
                 device are copied to the host. What counts are the bytes of the values in row-major order, of sparse
                 tensors those of their indices and values; shapes and dtypes do not.
 
         Raises:
+            TypeError, ValueError, OverflowError: step or loss is no such number. Nothing was added.
             RuntimeError: the background thread has failed; says of what.
         """
+        step, loss = operator.index(step), float(loss)
+        if not -(2**63) <= step < 2**63:
+            raise ValueError(f"step: expected a number of 64 bits, got {step}")
         parts = [] if batch is _NOTHING else [_memory(leaf) for leaf in _leaves(batch)]
         if self._worker is None:
             self._chain.add(step, loss, parts)
@@ -94,12 +104,14 @@ class IntegrityChain:
         if not isinstance(state, Mapping) or state.keys() != _STATE_KEYS:
             raise ValueError(f"state: expected {', '.join(sorted(_STATE_KEYS))}, got {state!r}")
         bits, lanes, value, records = (state[name] for name in ("bits", "lanes", "value", "records"))
+        if type(lanes) is not bool:
+            raise ValueError(f"state: expected lanes to be a bool, got {lanes!r}")
         for name, number in (("bits", bits), ("value", value), ("records", records)):
             if type(number) is not int or not 0 <= number < 2**64:
                 raise ValueError(f"state: expected {name} to be an int of 64 bits, got {number!r}")
         if self._worker is not None:
             self._worker.wait()
-        self._chain.restore((bits, bool(lanes), value, records))
+        self._chain.restore((bits, lanes, value, records))
 
     def close(self) -> None:
         """Ends the background thread, after what waits for it. Without one, nothing happens."""
@@ -117,7 +129,7 @@ def _leaves(batch: Any) -> Iterator[Tensor | np.ndarray[Any, Any]]:
         for key in sorted(batch, key=str):
             yield from _leaves(batch[key])
     elif isinstance(batch, Sequence):
-        for item in () if isinstance(batch, (str, bytes, bytearray, memoryview, range)) else batch:
+        for item in () if isinstance(batch, _NO_SEQUENCES) else batch:
             yield from _leaves(item)
     elif hasattr(batch, "__dataclass_fields__"):
         for name in batch.__dataclass_fields__:
@@ -156,6 +168,7 @@ class _Worker:
 
     def __init__(self, chain: _C.IntegrityChain) -> None:
         self._chain = chain
+        self._process = os.getpid()
         self._records: deque[tuple[int, float, list[np.ndarray[Any, Any]]]] = deque()
         self._changed = threading.Condition()
         self._busy = False
@@ -165,6 +178,7 @@ class _Worker:
         self._thread.start()
 
     def put(self, step: int, loss: float, parts: list[np.ndarray[Any, Any]]) -> None:
+        self._check_process()
         with self._changed:
             self._until(lambda: len(self._records) < self._WAITING)
             if self._closed:
@@ -173,20 +187,27 @@ class _Worker:
             self._changed.notify_all()
 
     def wait(self) -> None:
+        self._check_process()
         with self._changed:
             self._until(lambda: not self._records and not self._busy)
 
     def close(self) -> None:
+        if self._process != os.getpid():
+            return
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:  # on which a garbage collection may end up here
+            self._thread.join()
+
+    def _check_process(self) -> None:
+        """A forked child has no such thread, and the lock may be held in it for ever."""
+        if self._process != os.getpid():
+            raise RuntimeError("IntegrityChain: the background thread does not run in this process")
 
     def _until(self, ready: Callable[[], bool]) -> None:
-        """Waits in slices, so that Ctrl-C gets through, and notices a thread that did not survive a fork."""
+        """Waits in slices, so that Ctrl-C gets through."""
         while not ready() and self._error is None:
-            if not self._thread.is_alive():
-                raise RuntimeError("IntegrityChain: the background thread does not run in this process")
             self._changed.wait(0.1)
         if self._error is not None:
             raise RuntimeError(f"IntegrityChain: the background thread failed: {self._error}") from self._error

@@ -1,6 +1,10 @@
 """IntegrityChain: FNV-1a as published, over everything in a record, resumable."""
 
+import gc
 import os
+import signal
+import threading
+from collections import UserString
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,19 +112,81 @@ def test_background_takes_a_copy():
         chain.add(1, 0.0)
 
 
-def test_background_thread_is_missed_in_a_forked_child():
+def test_background_takes_the_loss_as_it_is_now():
+    chain, want = IntegrityChain(background=True), IntegrityChain()
+    loss = torch.tensor(1.5)
+    for step in range(10):
+        want.add(step, 1.5 + step)
+        chain.add(step, loss)
+        loss += 1.0
+    assert chain.value == want.value
+    chain.close()
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(
+    ("step", "loss", "error"),
+    [(1.5, 0.0, TypeError), (2**63, 0.0, ValueError), (1, None, TypeError), (1, 10**400, OverflowError)],
+)
+def test_bad_records_are_refused_at_once_and_the_chain_goes_on(background, step, loss, error):
+    chain, want = IntegrityChain(background=background), IntegrityChain()
+    with pytest.raises(error):
+        chain.add(step, loss)
+    for each in (chain, want):
+        each.add(-(2**63), 0.5)
+    assert chain.value == want.value
+    chain.close()
+
+
+def test_text_of_every_kind_is_left_out():
+    chain, want = IntegrityChain(), IntegrityChain()
+    want.add_batch([torch.ones(2)])
+    chain.add_batch(["ab", b"ab", UserString("ab"), torch.ones(2)])
+    assert chain.value == want.value
+
+
+def test_background_thread_ends_with_its_chain():
+    chain = IntegrityChain(background=True)
+    thread = chain._worker._thread
+    chain.add(1, 0.0, torch.ones(1000))
+    del chain
+    gc.collect()
+    thread.join(60.0)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_background_thread_is_missed_in_a_forked_child(locked):
     chain = IntegrityChain(background=True)
     chain.add(0, 0.0)
     assert chain.state()["records"] == 1
+    taken, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with chain._worker._changed:
+            taken.set()
+            leave.wait(60.0)
+
+    holder = threading.Thread(target=hold)
+    if locked:
+        holder.start()
+        assert taken.wait(60.0)
     child = os.fork()
     if child == 0:
-        status = 1
-        try:
-            for step in range(20):
-                chain.add(step, 0.0)
-        except RuntimeError as error:
-            status = 0 if "does not run in this process" in str(error) else 2
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)  # where it would wait for a lock that nobody gives back
+        status = 0
+        for use in (lambda: chain.add(1, 0.0), chain.state):
+            try:
+                use()
+                status = 1
+            except RuntimeError as error:
+                status |= 0 if "does not run in this process" in str(error) else 2
+        chain.close()
         os._exit(status)
+    leave.set()
+    if locked:
+        holder.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     chain.close()
 
@@ -139,6 +205,7 @@ def test_background_thread_is_missed_in_a_forked_child():
             {"bits": 32, "lanes": True, "value": -1, "records": 0},
             "state: expected value to be an int of 64 bits, got -1",
         ),
+        ({"bits": 32, "lanes": "no", "value": 0, "records": 0}, "state: expected lanes to be a bool, got 'no'"),
         ({"bits": 32, "lanes": True, "value": "0", "records": 0}, "state: expected value to be an int of 64 bits"),
     ],
 )
