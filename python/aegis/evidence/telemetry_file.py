@@ -6,7 +6,7 @@ import contextlib
 import csv
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,8 +75,8 @@ class RotatingCsv:
             raise
 
     def _put_away(self) -> None:
-        self.close()
         os.replace(self.path, self.path.with_suffix(f".{self._number}{self.path.suffix}"))
+        self.close()  # only now: _open() would cut a file that could not be put away
         self._number += 1
         if self.keep is not None:
             parts = _parts(self.path)
@@ -125,13 +125,13 @@ def read_telemetry(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float64
         if lines and not lines[-1].endswith("\n"):
             lines.pop()
         reader = csv.reader(lines)
-        header = next(reader, None)
+        header = _next(reader, part)
         if header is None:
             continue
         if columns is not None and header != columns:
             raise ValueError(f"{part}: expected the header of the parts before it, got {','.join(header)}")
         columns = header
-        for row in reader:
+        while (row := _next(reader, part)) is not None:
             try:
                 rows.append([float(cell) if cell else np.nan for cell in row])
             except ValueError as error:
@@ -144,3 +144,11 @@ def read_telemetry(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float64
         raise ValueError(f"{path}: expected a header, got an empty file")
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(columns))
     return {name: table[:, i] for i, name in enumerate(columns)}
+
+
+def _next(reader: Iterator[list[str]], part: Path) -> list[str] | None:
+    """The next row, or None at the end."""
+    try:
+        return next(reader, None)
+    except csv.Error as error:  # a cell of more than 128 KiB, a line end within one
+        raise ValueError(f"{part}: expected CSV, got: {error}") from error

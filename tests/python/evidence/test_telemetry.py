@@ -181,6 +181,22 @@ def test_a_disk_that_fills_up_as_files_rotate(tmp_path: Path, monkeypatch: pytes
     assert read_telemetry(tmp_path / "t.csv")["step"].tolist() == [1, 2, 4]
 
 
+def test_a_file_that_cannot_be_put_away_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*paths: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    file = RotatingCsv(tmp_path / "t.csv", ["step"], max_bytes=8, keep=None)
+    file.append(b"1\n2\n")
+    with monkeypatch.context() as patched:
+        patched.setattr("aegis.evidence.telemetry_file.os.replace", refuse)
+        for _ in range(2):
+            with pytest.raises(PermissionError):
+                file.append(b"3\n")
+    file.append(b"4\n")
+    file.close()
+    assert read_telemetry(tmp_path / "t.csv")["step"].tolist() == [1, 2, 4]
+
+
 def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging, released = threading.Event(), threading.Event()
     append = RotatingCsv.append
@@ -339,6 +355,7 @@ def test_reading_tells_what_is_wrong(tmp_path: Path) -> None:
     cases = {
         "": "expected a header, got an empty file",
         "a,b\n1,2\n3\n": "line 3: expected 2 cells as in the header, got 1",
+        "a,b\n1," + "9" * 200_000 + "\n": "expected CSV, got: field larger than",
         "a,b\n1,x\n": "line 2: expected numbers, got: could not convert string to float: 'x'",
     }
     for text, message in cases.items():
