@@ -148,6 +148,8 @@ class Receipt:
     def add_artefact(self, path: str | os.PathLike[str], *, losses: bool = False) -> None:
         """Takes the size and the SHA-256 of a file as it is now. Added again, it replaces what was taken before.
 
+        Its path is what has to lie in the folder: links are followed, here and by ``aegis verify``.
+
         Args:
             losses: it is a CSV file with columns ``step`` and ``loss``, by which the digest of the losses can be made
                 again.

@@ -75,7 +75,7 @@ class _Wrong(Exception):
 def _asked(name: str, check: Callable[..., str], *arguments: Any) -> Check:
     try:
         return Check(name, True, check(*arguments))
-    except (_Wrong, OSError, ValueError) as error:
+    except (_Wrong, OSError, ValueError, csv.Error, RecursionError) as error:
         return Check(name, False, str(error))
 
 

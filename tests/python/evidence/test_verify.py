@@ -327,3 +327,29 @@ def test_data_that_the_receipt_cannot_open_may_be_given(tmp_path):
         "the data has changed"
         in failures(path, datasets={"r": aegis.RecordDataset(tmp_path / "records.npy")})["data r"]
     )
+
+
+LONG = "9" * 200_000
+
+
+@pytest.mark.parametrize(
+    "text", [f"step,loss\n1,{LONG}\n", LONG, f'step,loss\n1,"{LONG}'], ids=["cell", "name", "quotes"]
+)
+def test_losses_that_are_no_csv(path, text):
+    (path.parent / "loss.csv").write_text(text)
+    assert "field larger than" in failures(path)["losses in loss.csv"]
+
+
+def test_nesting_at_the_edge_of_what_python_reads(path):
+    """There JSON can be read whose seal cannot be computed."""
+    text = path.read_text()
+
+    def outcome(depth):
+        path.write_text(text.replace('"a": 1', f'"a": {"[" * depth}{"]" * depth}'))
+        try:
+            return tuple(failures(path))
+        except ValueError as error:
+            return str(error).partition("got ")[2]
+
+    found = {outcome(depth) for depth in range(800, 1001, 2)}
+    assert found == {("seal",), "JSON that is nested too deeply"}
