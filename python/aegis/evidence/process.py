@@ -6,9 +6,10 @@ import re
 import resource
 from pathlib import Path
 
-__all__ = ["counters", "faults_of", "memory", "pss"]
+__all__ = ["counters", "faults_of", "memory", "peak_rss", "pss"]
 
 _STATUS = re.compile(rb"^(RssAnon|RssFile|RssShmem|VmData):\s+(\d+) kB", re.MULTILINE)
+_PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 _PSS = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
 _NAMES = {
     b"RssAnon": "rss_anon_bytes",
@@ -27,6 +28,15 @@ def memory() -> dict[str, int]:
     """
     found = _STATUS.findall(Path("/proc/self/status").read_bytes())
     return {_NAMES[name]: int(kilobytes) * 1024 for name, kilobytes in found}
+
+
+def peak_rss() -> int:
+    """The most resident memory that this process has had since its program was started, in bytes.
+
+    Not ``ru_maxrss``, in which the process that started this one still counts.
+    """
+    found = _PEAK.search(Path("/proc/self/status").read_bytes())
+    return int(found[1]) * 1024 if found else 0
 
 
 def counters() -> dict[str, int]:

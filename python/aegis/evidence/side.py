@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 
+from aegis.evidence import process
 from aegis.evidence.arm import Arm
 from aegis.evidence.receipt import Receipt
 from aegis.evidence.telemetry import Telemetry
@@ -101,7 +101,7 @@ def _result(training: ArmTraining, telemetry: Telemetry, *, validate: bool) -> d
     """What only this process knows."""
     return {
         "finished": training.steps,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": process.peak_rss(),
         "validation_loss": training.validation_loss() if validate else None,
         "chain": str(training.chain) if training.arm.audit == "on" else None,
         "batches": training.batch_checksum,

@@ -76,7 +76,7 @@ def soak(
         folder: for the files: telemetry (CSV) and a receipt for each loader, ``soak.json``, ``report.md``,
             ``report.png`` (where matplotlib is installed) and ``report.html``, which needs no other file. Older files
             are replaced.
-        minutes: of training for each loader; the slowest decides.
+        minutes: of training for each loader, at least: all end at the same step, once the fastest has trained so long.
         steps: for each loader, in place of ``minutes`` or as its bound.
         loaders: of "aegis" and "torch".
         workers: filler threads (aegis) or worker processes (torch).

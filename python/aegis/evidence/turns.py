@@ -199,7 +199,10 @@ def take_turns(
     steps: int | None = None,
     validate: bool = False,
 ) -> None:
-    """Has each side train ``turn`` steps, in an order that is reversed every round, until ``done()`` or ``stop()``.
+    """Has each side train ``turn`` steps, with another one first in every round, until ``done()`` or ``stop()``.
+
+    Of three and more, none has two turns on end. Were the order reversed instead, all but those in the middle would,
+    and find their memory still in the caches.
 
     ``done`` is asked between rounds, so that all sides end at the same step; after ``stop`` they may not. However this
     ends, the processes have closed their files and are gone.
@@ -223,9 +226,9 @@ def take_turns(
                 if not stop():
                     side.run(count, stop)
                     on_turn(side)
-                    if side.result:
+                    if side.result and not stop():
                         raise ChildProcessError(f"{side.arm.name}: the process was told to end by a signal")
-            order.reverse()
+            order.append(order.pop(0))
         for side in sides:
             side.finish(status="interrupted" if stop() else "complete", validate=validate and not stop())
     finally:

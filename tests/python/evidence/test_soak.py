@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from aegis.cli import main
 from aegis.evidence import read_telemetry, soak, verify_receipt
 from aegis.evidence.soak_figures import figures, same_losses
 from aegis.evidence.soak_report import SoakReport
-from aegis.evidence.turns import Side
+from aegis.evidence.turns import Side, take_turns
 from aegis.train.settings import Settings
 
 WAIT = 120.0
@@ -136,6 +137,64 @@ def test_a_process_that_dies_is_an_error_and_the_other_one_ends(
     receipt = json.loads((tmp_path / "out" / "receipt-torch.json").read_text())
     assert receipt["status"] == "interrupted"
     assert json.loads((tmp_path / "out" / "receipt-aegis.json").read_text())["status"] == "running"
+
+
+def test_signals_to_all_processes_at_once_leave_valid_files(settings: Callable[..., Settings], tmp_path: Path) -> None:
+    """As a service manager sends them: a side may end before this process tells it to."""
+    sides: list[Side] = []
+
+    def terminate(side: Side) -> None:
+        sides.append(side)
+        if len(sides) == 2:
+            for one in sides:
+                os.kill(one.pid, signal.SIGTERM)
+                os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    result = soak(settings(), tmp_path / "out", steps=50, turn=2, on_turn=terminate)
+    assert result.stopped_by == signal.SIGTERM
+    assert result.common_steps == 2
+    for name in ("aegis", "torch"):
+        checks = {check.name: check for check in verify_receipt(tmp_path / "out" / f"receipt-{name}.json")}
+        assert all(check.passed for check in checks.values())
+        assert checks["status"].detail == "interrupted after step 2"
+
+
+def test_peak_memory_is_that_of_the_process_itself(settings: Callable[..., Settings], tmp_path: Path) -> None:
+    ballast = np.ones(1 << 27)  # 1 GiB, which ru_maxrss of a child would count too
+    result = soak(settings(), tmp_path / "out", steps=2, turn=2, loaders=["aegis"])
+    assert 50e6 < result.sides["aegis"].peak_rss < ballast.nbytes
+
+
+class Recorder:
+    """A side that only notes whose turn it is."""
+
+    def __init__(self, name: str, turns: list[str]) -> None:
+        self.name, self.turns, self.steps = name, turns, 0
+        self.result: dict[str, Any] = {}
+        self._process = self
+
+    def run(self, steps: int, stop: Callable[[], bool]) -> None:
+        self.turns.append(self.name)
+        self.steps += steps
+
+    def wait_ready(self, stop: Callable[[], bool]) -> None: ...
+    def finish(self, **options: Any) -> None: ...
+    def kill(self) -> None: ...
+    def poll(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_turns_are_fair(count: int) -> None:
+    """All are as often at every place, and none of three or more goes twice on end, with its memory still in caches."""
+    turns: list[str] = []
+    sides: list[Any] = [Recorder(name, turns) for name in "abcd"[:count]]
+    take_turns(sides, 1, done=lambda: False, stop=lambda: False, steps=4 * count)
+    rounds = np.array(turns).reshape(-1, count)
+    for place in range(count):
+        assert sorted(rounds[:, place]) == sorted(4 * list("abcd"[:count]))
+    assert count == 2 or all(a != b for a, b in pairwise(turns))
 
 
 def columns(**changes: Any) -> dict[str, np.ndarray[Any, Any]]:
