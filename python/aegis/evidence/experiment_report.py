@@ -85,7 +85,8 @@ class ExperimentReport:
             "Losses in nats per token: at the end that of the validation batches, or without them the mean of the last "
             f"quarter of the training steps. Differences are taken seed by seed: mean of {count}, and in brackets the "
             "lowest and the highest. Step by step: how much faster the same step was than in the first arm, median "
-            "over all steps and seeds, and in brackets its 95 % confidence interval.",
+            "over all steps and seeds, and in brackets its 95 % confidence interval, which takes the pairs of steps as "
+            "independent of each other.",
         ]
         if self.band is None:
             notes.append("With a single seed there is no band to hold differences of losses against.")
@@ -105,7 +106,9 @@ def _claim_row(claim: Claim, values: list[float]) -> list[str]:
     what = f"{claim.kind} of {claim.arm} against {claim.against} ({claim.reading})"
     if not values:
         return [what, claim.theirs, "nothing", ""]
-    certain = "" if min(values[1:]) * max(values[1:]) > 0.0 else " (not told from 0)"
+    if values[1] == values[2]:
+        return [what, claim.theirs, f"{values[0]:+.2%}", "one seed"]
+    certain = "" if values[1] * values[2] > 0.0 else " (not told from 0)"
     return [what, claim.theirs, f"{values[0]:+.2%}{certain}", f"{values[1]:+.2%} to {values[2]:+.2%}"]
 
 
