@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Drift", "drift"]
+__all__ = ["Drift", "drift", "effective_count"]
 
 Floats = NDArray[np.float64]
 
@@ -35,9 +36,7 @@ class Drift:
 def drift(x: Floats, y: Floats) -> Drift:
     """Least squares over the samples where both are finite.
 
-    Samples that follow each other resemble each other, and the textbook interval is too narrow then: the number of
-    samples counts as n (1 - r) / (1 + r), where r is the correlation of residuals one apart, if positive (Bayley and
-    Hammersley, 1946).
+    The interval goes by :func:`effective_count`, at least five.
     """
     kept = np.isfinite(x) & np.isfinite(y)
     x, y = x[kept], y[kept]
@@ -52,10 +51,23 @@ def drift(x: Floats, y: Floats) -> Drift:
         return Drift(slope * span, float("inf"), slope, count)
     residuals = y - y.mean() - slope * centred
     energy = float(residuals @ residuals)
-    alike = float(residuals[:-1] @ residuals[1:]) / energy if energy > 0.0 else 0.0
-    effective = max(float(_LEAST), count * (1.0 - max(alike, 0.0)) / (1.0 + max(alike, 0.0)))
+    effective = max(float(_LEAST), effective_count([residuals]))
     error = (energy / (count - 2) * (count / effective) / spread) ** 0.5
     return Drift(slope * span, _student(effective - 2.0) * error * span, slope, count)
+
+
+def effective_count(residuals: Sequence[Floats]) -> float:
+    """How many independent samples those of one or more series are worth.
+
+    Samples that follow each other resemble each other, and textbook intervals are too narrow then: n of them count as
+    n (1 - r) / (1 + r), where r is the correlation of residuals one apart, if positive (Bayley and Hammersley, 1946).
+    """
+    count = sum(len(series) for series in residuals)
+    energy = sum(float(series @ series) for series in residuals)
+    if energy == 0.0:
+        return float(count)
+    alike = max(0.0, sum(float(series[:-1] @ series[1:]) for series in residuals) / energy)
+    return count * (1.0 - alike) / (1.0 + alike)
 
 
 def _student(freedom: float) -> float:

@@ -85,8 +85,8 @@ class ExperimentReport:
             "Losses in nats per token: at the end that of the validation batches, or without them the mean of the last "
             f"quarter of the training steps. Differences are taken seed by seed: mean of {count}, and in brackets the "
             "lowest and the highest. Step by step: how much faster the same step was than in the first arm, median "
-            "over all steps and seeds, and in brackets its 95 % confidence interval, which takes the pairs of steps as "
-            "independent of each other.",
+            "over all steps and seeds, and in brackets its 95 % confidence interval, which allows for steps that "
+            "resemble the ones before them.",
         ]
         if self.band is None:
             notes.append("With a single seed there is no band to hold differences of losses against.")

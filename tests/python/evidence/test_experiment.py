@@ -12,7 +12,7 @@ import torch
 from aegis.cli import main
 from aegis.evidence import experiment, read_telemetry, verify_receipt
 from aegis.evidence.arm import Arm, parse_arm
-from aegis.evidence.experiment_figures import Run, arm_figures, band, measure
+from aegis.evidence.experiment_figures import Run, arm_figures, band, measure, paired_speed
 from aegis.evidence.experiment_presets import EXPERIMENTS, Claim
 from aegis.evidence.training import ArmTraining, arm_loader
 from aegis.train.settings import Settings
@@ -134,6 +134,26 @@ def test_figures_are_paired_by_seed() -> None:
     assert found.rss_drift.samples == 0
     assert band(first) == pytest.approx(0.5**0.5)
     assert band(first[:1]) is None
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.9])
+def test_intervals_of_equal_arms_hold_zero_also_where_slow_steps_follow_each_other(alike: float) -> None:
+    generator = np.random.default_rng(2)
+    covered = 0
+    for _ in range(200):
+        runs = []
+        for seed in range(2):
+            noise = generator.normal(size=190)
+            for i in range(1, 190):
+                noise[i] += alike * noise[i - 1]
+            runs.append(run(seed, 0.1, 2.0))
+            runs[-1].columns["step_seconds"] = 0.1 * np.exp(0.1 * noise)
+        first = [run(seed, 0.1, 2.0) for seed in range(2)]
+        for each in first:
+            each.columns["step_seconds"] = np.full(190, 0.1)
+        _, low, high = paired_speed(runs, first)
+        covered += low <= 0.0 <= high
+    assert covered / 200 >= 0.9
 
 
 def test_divergence_of_two_arms_from_the_first() -> None:
