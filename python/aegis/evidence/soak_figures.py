@@ -29,6 +29,7 @@ class SoakFigures:
     wait_share: float
     step_p50: float
     step_p99: float
+    cpu_seconds: float  # a batch
     wait_p50: float
     wait_p95: float
     wait_p99: float
@@ -72,6 +73,7 @@ def figures(columns: Columns, warmup: int, peak_rss: float) -> SoakFigures:
         wait_share=float(waits.sum() / seconds.sum()),
         step_p50=float(step_p50),
         step_p99=float(step_p99),
+        cpu_seconds=float(counted["cpu_seconds"].mean()),
         wait_p50=float(wait_p50),
         wait_p95=float(wait_p95),
         wait_p99=float(wait_p99),

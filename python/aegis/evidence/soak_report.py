@@ -94,6 +94,7 @@ class SoakReport:
             ["end to end", *(f"{s.tokens_per_second:,.0f} tokens/s" for s in columns)],
             ["share of the step spent waiting for data", *(f"{s.wait_share:.3%}" for s in columns)],
             ["step, median / 99 %", *(f"{s.step_p50 * 1e3:,.1f} / {s.step_p99 * 1e3:,.1f} ms" for s in columns)],
+            ["processor time a batch, all threads", *(f"{s.cpu_seconds * 1e3:,.1f} ms" for s in columns)],
             [
                 "next(), median / 95 % / 99 %",
                 *(f"{s.wait_p50 * 1e6:,.0f} / {s.wait_p95 * 1e6:,.0f} / {s.wait_p99 * 1e6:,.0f} µs" for s in columns),
@@ -116,7 +117,9 @@ class SoakReport:
         spans = " / ".join(dict.fromkeys(f"{s.first:,} to {s.last:,}" for s in self.sides.values()))
         return [
             f"Counted: steps {spans}; those before are warm-up. A step lasts from asking for the batch until its loss "
-            "is known and the weights are updated. Page faults are those of the training process with all of its "
+            "is known and the weights are updated; where other programs use the machine, or its scheduler puts the "
+            "threads of a process on one core, it takes longer and its processor time hardly more. That time and page "
+            "faults are those of the training process with all of its "
             "threads, model and telemetry included, and what it does between two steps.",
             "Drift is slope times span of a straight line through the samples, ± half the width of its 95 % confidence "
             "interval; the interval allows for samples that resemble the ones before them.",

@@ -47,8 +47,9 @@ class Telemetry:
     - ``step``; ``elapsed_seconds`` since this object was made (monotonic clock); ``step_seconds`` from asking for the
       batch until :meth:`step`; ``wait_seconds``, the part of it inside the loader's ``next()``; ``tokens``,
       ``tokens_per_second``, ``loss``.
-    - ``minor_faults, major_faults, voluntary_switches, involuntary_switches``: of this process with all its threads,
-      since the row before: telemetry itself and what happens between two steps included.
+    - ``cpu_seconds`` of processor time, ``minor_faults, major_faults, voluntary_switches, involuntary_switches``: of
+      this process with all its threads, since the row before: telemetry itself and what happens between two steps
+      included.
     - ``native_allocations`` of an aegis loader's threads since the row before; ``feeder_us``: their time for each batch
       that they filled since then.
     - ``clock_step_seconds``: by how much the wall clock was set since the row before, where that is half a second or

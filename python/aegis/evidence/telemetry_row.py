@@ -8,7 +8,7 @@ __all__ = ["COLUMNS", "Row"]
 
 _EVERY_STEP = """
     step elapsed_seconds step_seconds wait_seconds tokens tokens_per_second loss
-    minor_faults major_faults voluntary_switches involuntary_switches
+    cpu_seconds minor_faults major_faults voluntary_switches involuntary_switches
     native_allocations feeder_us clock_step_seconds
 """
 _SAMPLED = """

@@ -205,6 +205,7 @@ def columns(**changes: Any) -> dict[str, np.ndarray[Any, Any]]:
         "wait_seconds": np.full(count, 0.01),
         "tokens": np.full(count, 100.0),
         "loss": np.linspace(5.0, 1.0, count),
+        "cpu_seconds": np.full(count, 0.15),
         "minor_faults": np.r_[1000.0, np.zeros(count - 1)],
         "major_faults": np.zeros(count),
         "workers_minor_faults": np.full(count, np.nan),
@@ -220,6 +221,7 @@ def test_figures_leave_the_warm_up_out_and_count_from_there() -> None:
     assert (found.first, found.last) == (11, 40)
     assert found.tokens_per_second == pytest.approx(1000.0)
     assert found.wait_share == pytest.approx(0.1)
+    assert found.cpu_seconds == pytest.approx(0.15)
     assert found.minor_faults == 0.0
     assert found.rss_drift.change == pytest.approx(29e4)
     assert found.rss_drift.margin == pytest.approx(0.0, abs=1.0)
