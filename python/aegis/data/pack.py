@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from aegis.data.formats import TokenFile, describe, parse_dtype
 from aegis.data.pack_chunk import Job, Packer
-from aegis.data.pack_merge import merge, parts_folder, take_name
+from aegis.data.pack_merge import MERGED, merge, part_path, parts_folder, take_name
 from aegis.data.pack_plan import CHUNK_BYTES, Chunk, Input, fingerprint, plan_chunks
 from aegis.data.paths import Paths, expand_paths
 from aegis.data.text_tokenizers import BYTES, TokenizerFile, load_tokenizer
@@ -114,12 +114,12 @@ def pack(
         chunks = plan_chunks(inputs, divisible=kind == "jsonl" or tokenizer is None, chunk_bytes=CHUNK_BYTES)
     settings = [_VERSION, CHUNK_BYTES, job]
     with parts_folder(target, fingerprint(inputs, settings)) as folder:
-        parts = [folder / f"{number:08d}.aegis" for number in range(len(chunks))]
+        parts = [part_path(folder, number) for number in range(len(chunks))]
         reused = _write_parts(job, chunks, parts, workers, progress)
         for source in inputs:
             if Input.look(source.path) != source:
                 raise ValueError(f"{source.path}: changed while it was packed: remove {folder} and begin again")
-        merged = folder / target.name
+        merged = folder / MERGED
         merge(job, chunks, parts, merged, stored)
         take_name(merged, target)
     return Packed(describe(target, "aegis"), len(chunks), reused)

@@ -10,6 +10,9 @@ from aegis.data.token_dataset import DIGEST, TokenDataset
 
 __all__ = ["check_data", "data_state", "take_up"]
 
+_OF_ROUNDS = {"weights": "weights", "lengths": "lengths", "samples": "given_samples"}
+"""What may change in a mixture, by its name in a state: rounds are then counted anew."""
+
 
 def _token_data(dataset: Any) -> tuple[TokenDataset, ...]:
     if isinstance(dataset, TokenMixture):
@@ -30,6 +33,7 @@ def data_state(sampler: SeededSampler) -> dict[str, Any]:
         state["mixture"] = {
             "weights": dataset.weights,
             "lengths": dataset.lengths,
+            "samples": dataset.given_samples,
             "epoch": base.epoch,
             "position": base.position,
             "starts": [list(start) for start in base.starts],
@@ -92,16 +96,23 @@ def take_up(sampler: SeededSampler, state: dict[str, Any], grown: bool) -> None:
         samples = shorter.get(epoch, len(dataset))
     if position > samples:
         raise ValueError(f"state: expected position 0 to {samples}, got {position}")
-    sampler.base, sampler.shorter = base, shorter
+    sampler.base, sampler.shorter, sampler.epoch = base, shorter, epoch
 
 
 def _base_of(mixture: TokenMixture, state: dict[str, Any]) -> MixtureBase:
     saved = state.get("mixture")
     if not isinstance(saved, dict):
         raise ValueError("state: expected that of a mixture, with the key 'mixture'")
-    base = MixtureBase(saved["epoch"], saved["position"], tuple((number, begin) for number, begin in saved["starts"]))
-    if saved["weights"] == mixture.weights and saved["lengths"] == mixture.lengths:
+    try:
+        base = MixtureBase(saved["epoch"], saved["position"], tuple((pass_, had) for pass_, had in saved["starts"]))
+        before = mixture.as_it_was(saved["weights"], saved["lengths"], saved["samples"])
+        epoch, position = state["epoch"], state["position"]
+        if (epoch, position) < (base.epoch, base.position):
+            raise ValueError(f"weights were changed at sample {base.position} of epoch {base.epoch}, which is behind")
+        before.order(epoch, base, seed=0, shuffle=False)  # checks where sources are
+        starts = before.starts_at(epoch, base, position)
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"state: not the state of such a mixture: {error}") from None
+    if all(saved[name] == getattr(mixture, attribute) for name, attribute in _OF_ROUNDS.items()):
         return base
-    epoch, position = state["epoch"], state["position"]
-    starts = mixture.as_it_was(saved["weights"], saved["lengths"]).starts_at(epoch, base, position)
     return MixtureBase(epoch, position, mixture.renewed(starts, saved["lengths"]))
