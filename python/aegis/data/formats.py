@@ -113,11 +113,13 @@ def format_names() -> list[str]:
 
 
 def parse_dtype(dtype: Any) -> Dtype:
-    """The token type that ``dtype`` names: a string, a NumPy dtype or type, or a torch dtype.
+    """The token type that ``dtype`` names: a string, a NumPy dtype or type, a torch dtype, or what this returned.
 
     Raises:
         ValueError: it is none of uint8, uint16, uint32, int32, int64, in either byte order.
     """
+    if isinstance(dtype, Dtype):
+        return dtype
     given = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
     try:
         found = np.dtype(given)

@@ -35,9 +35,14 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
             hint = ": leave a source out that is not wanted" if weight == 0 else ""
             raise ValueError(f"weights: expected numbers above 0, got {weight} for source {at}{hint}")
     exact = [Fraction(weight) if isinstance(weight, int | float) else Fraction(float(weight)) for weight in weights]
-    shares = [weight / sum(exact) for weight in exact]
+    total = sum(exact)
+    shares = [weight / total for weight in exact]
     simple = [share.limit_denominator(LONGEST_ROUND) for share in shares]
-    length = math.lcm(*(share.denominator for share in simple))
+    length = 1
+    for share in simple:
+        length = math.lcm(length, share.denominator)
+        if length > LONGEST_ROUND:
+            break
     near = all(abs(a - b) <= _EXACT for a, b in zip(simple, shares, strict=True))
     if length <= LONGEST_ROUND and near and sum(simple) == 1 and min(simple) > 0:
         return [int(share * length) for share in simple]

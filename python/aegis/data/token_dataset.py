@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from aegis import _C, ops
 from aegis.data.documents import DocumentOptions, find_offsets, make_rows
 from aegis.data.dtypes import DTYPES
-from aegis.data.formats import TokenFile, describe
+from aegis.data.formats import TokenFile, describe, parse_dtype
 from aegis.data.paths import Paths, expand_paths
 from aegis.data.token_batch import FIELDS, Structure
 
@@ -105,6 +105,7 @@ class TokenDataset(Dataset[Any]):
         options = DocumentOptions(layout, fields, ignore_index, max_documents)
         options.check(stride=stride)
         stride = block_size if stride is None else operator.index(stride)
+        dtype = None if dtype is None else parse_dtype(dtype)  # once, not for every file
         files = [describe(path, format, dtype) for path in expand_paths(paths)]
         store = open_store(files)
         if documents is None and bos_id is None and eos_id is None:
@@ -311,8 +312,9 @@ class TokenDataset(Dataset[Any]):
     def _digests(self) -> list[bytes]:
         if self._file_digests is None:
             digests = []
-            for at, (_, count) in enumerate(self.segments):
-                data = self._tokens_of(at).view(np.uint8)
+            arena = self._arena.numpy()
+            for at, (begin, count) in enumerate(self.segments):
+                data = arena[begin : begin + count].view(np.uint8)
                 digest = hashlib.sha256(f"{count} ".encode())
                 digest.update(data[:_EDGE].tobytes())
                 digest.update(data[-_EDGE:].tobytes())
