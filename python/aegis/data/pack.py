@@ -82,7 +82,8 @@ def pack(
         progress: show a bar; None for only on a terminal.
 
     Raises:
-        FileExistsError: ``output`` exists.
+        FileExistsError: ``output`` exists; also where a pack was killed between giving it its name and removing its
+            parts.
         OSError, RuntimeError: a file cannot be read or written, or a worker was killed.
         ValueError: text is not what it should be; an input changed meanwhile; parts are there of a pack of other
             inputs or with other options; an id does not fit into ``dtype``; there is no token at all.
@@ -99,6 +100,8 @@ def pack(
         raise ValueError(f"vocab_size: expected 1 to {_LARGEST_ID}, got {vocab_size}")
     stored = None if dtype is None else _native(dtype)
     target = Path(os.path.abspath(os.fspath(output)))
+    if target.is_dir():
+        raise IsADirectoryError(f"{target}: expected the name of a file to write, got a folder")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target}: exists, and overwrite was not asked for")
 

@@ -28,7 +28,8 @@ _PART = ".aegis"
 def parts_folder(target: Path, fingerprint: str) -> Iterator[Path]:
     """The folder beside ``target`` for the parts of this plan: made, or found as an earlier attempt left it.
 
-    Removed at the end, and kept where the block raises. What an attempt that was killed was writing is removed.
+    Removed at the end, and kept with the parts it holds where the block raises. What an attempt that was killed was
+    writing is removed at once.
 
     Raises:
         ValueError: it is there for another plan, or another process is at work in it.
@@ -53,10 +54,13 @@ def parts_folder(target: Path, fingerprint: str) -> Iterator[Path]:
             plan.flush()
             os.fsync(plan.fileno())
         _remove(path for path in folder.iterdir() if path.name != _PLAN and not _is_part(path))
-        yield folder
-        _remove(path for path in folder.iterdir() if path.name != _PLAN)
-        _remove([folder / _PLAN])  # last: parts without a plan would not be known
-        folder.rmdir()
+        try:
+            yield folder
+        except BaseException:
+            if not any(map(_is_part, folder.iterdir())):
+                _remove_all(folder)
+            raise
+        _remove_all(folder)
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -66,6 +70,12 @@ def part_path(folder: Path, number: int) -> Path:
 
 def _is_part(path: Path) -> bool:
     return path.suffix == _PART
+
+
+def _remove_all(folder: Path) -> None:
+    _remove(path for path in folder.iterdir() if path.name != _PLAN)
+    _remove([folder / _PLAN])  # last: parts without a plan would be those of an unknown pack
+    folder.rmdir()
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -83,6 +93,10 @@ def merge(job: Job, chunks: Sequence[Chunk], parts: Sequence[Path], path: Path, 
     largest = max((header["largest_id"] for header in headers), default=0)
     if not any(header["tokens"] for header in headers):
         raise ValueError("expected at least one token in what is to be packed, got none")
+    if dtype is not None and largest > np.iinfo(dtype).max:
+        raise ValueError(f"dtype: expected one that holds the largest id, {largest}, got {dtype}")
+    if job.vocab_size is not None and largest >= job.vocab_size:
+        raise ValueError(f"vocab_size: expected ids below it, {job.vocab_size}, the largest is {largest}")
     writer = _C.AegisWriter(str(path), dtype or smallest_dtype(largest))
     for chunk, part, header in zip(chunks, parts, headers, strict=True):
         before = writer.tokens

@@ -42,5 +42,5 @@ def check_agreement(describe: Callable[[], dict[str, Any]]) -> None:
     for name, value in everyones[0][0].items():
         for rank, (other, _) in enumerate(everyones):
             if other[name] != value:
-                what = "the ranks read different data: " if name in ("samples", "fingerprint", "files") else ""
+                what = "the ranks read different data: " if name in ("samples", "fingerprint", "mixture") else ""
                 raise ValueError(f"{name}: {what}expected {value!r}, as on rank 0, got {other[name]!r} on rank {rank}")

@@ -109,7 +109,7 @@ def _base_of(mixture: TokenMixture, state: dict[str, Any]) -> MixtureBase:
         epoch, position = state["epoch"], state["position"]
         if (epoch, position) < (base.epoch, base.position):
             raise ValueError(f"weights were changed at sample {base.position} of epoch {base.epoch}, which is behind")
-        before.order(epoch, base, seed=0, shuffle=False)  # checks where sources are
+        before.order(base.epoch, base, seed=0, shuffle=False)  # checks where sources are
         starts = before.starts_at(epoch, base, position)
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"state: not the state of such a mixture: {error}") from None
