@@ -56,6 +56,11 @@ def check_data(dataset: Any, expected: dict[str, Any], state: dict[str, Any], *,
             == (state["fingerprint"])
         ):
             return True
+        if not extend or [len(source.paths) for source in sources] == before:
+            raise ValueError(
+                "state: the files are what they were, but the samples made of them are not: expected the same "
+                "block_size, stride, layout and dtype (and, of a mixture, sources that stop)"
+            )
     for name in ("fingerprint", "samples"):
         if state[name] != expected[name]:
             raise ValueError(
@@ -90,13 +95,25 @@ def take_up(sampler: SeededSampler, state: dict[str, Any], grown: bool) -> None:
         base = _base_of(dataset, state)
         samples = dataset.samples_in(epoch, base)
     else:
-        shorter = {int(at): int(own) for at, own in state.get("epoch_samples") or () if at == epoch}
+        shorter = _shorter(state.get("epoch_samples") or (), len(dataset))
+        shorter = {at: own for at, own in shorter.items() if at == epoch}
         if grown and (position > 0 or state.get("started")):
             shorter.setdefault(epoch, state["samples"])
         samples = shorter.get(epoch, len(dataset))
     if position > samples:
         raise ValueError(f"state: expected position 0 to {samples}, got {position}")
     sampler.base, sampler.shorter, sampler.epoch = base, shorter, epoch
+
+
+def _shorter(saved: Any, most: int) -> dict[int, int]:
+    try:
+        shorter = {int(at): int(own) for at, own in saved}
+    except (TypeError, ValueError):
+        raise ValueError(f"state: expected epoch_samples to be pairs of ints, got {saved!r}") from None
+    for own in shorter.values():
+        if not 0 < own <= most:
+            raise ValueError(f"state: expected epoch_samples of 1 to {most}, got {own}")
+    return shorter
 
 
 def _base_of(mixture: TokenMixture, state: dict[str, Any]) -> MixtureBase:

@@ -295,8 +295,9 @@ class TokenDataset(Dataset[Any]):
         """16 hex digits that change with the data, its order or how it is cut, and not with its place.
 
         From SHA-256 of dtype, block_size, stride and layout and, for each file, its token count, the first and last
-        4 KiB of its tokens and where up to 8,192 of its documents begin. Two ranks, or a run and its resumption, read
-        the same when these agree. ``files``: of so many files alone. Computed once. Cost: two pages per file.
+        4 KiB of its tokens and where up to 8,192 of its documents begin; of an aegis file also the checksum in its
+        header, which covers all of it. Two ranks, or a run and its resumption, read the same when these agree.
+        ``files``: of so many files alone. Computed once. Cost: two pages per file.
         """
         digest = hashlib.sha256(f"{self._store.dtype} {self.block_size} {self.stride}".encode())
         if self._documents is not None:
@@ -315,7 +316,7 @@ class TokenDataset(Dataset[Any]):
             arena = self._arena.numpy()
             for at, (begin, count) in enumerate(self.segments):
                 data = arena[begin : begin + count].view(np.uint8)
-                digest = hashlib.sha256(f"{count} ".encode())
+                digest = hashlib.sha256(f"{count} {self._files[at].checksum or ''}".encode())
                 digest.update(data[:_EDGE].tobytes())
                 digest.update(data[-_EDGE:].tobytes())
                 if self._documents is not None:
