@@ -53,6 +53,18 @@ def test_other_data_or_weights_on_another_rank_are_refused_on_all_of_them_case38
     assert first[3] == f"rank 1 cannot read its data: {second[3]}"
 
 
+def test_two_private_disks_need_no_cache_files_case55(tmp_path):
+    states, files = [], []
+    for node in ("0", "1"):
+        (tmp_path / node).mkdir()
+        loader = aegis.FlatArenaDataLoader(corpora.mixture(tmp_path / node), 4, shuffle=True, seed=3, num_workers=1)
+        next(iter(loader))
+        states.append(loader.state_dict())
+        files.append(sorted(os.listdir(tmp_path / node)))
+    assert states[0] == states[1]
+    assert files == [["a.bin", "b.bin", "c.bin"]] * 2
+
+
 @pytest.mark.parametrize("tail", ["pad", "wrap"])
 @pytest.mark.parametrize("world_size", [1, 4])
 @pytest.mark.parametrize("threads", [0, 1])
