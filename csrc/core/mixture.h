@@ -2,6 +2,7 @@
 // index of the run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -72,6 +73,7 @@ class MixtureOrder final : public SampleOrder {
                int64_t phase, uint64_t seed, bool shuffle);
 
   int64_t sample(int64_t position) const override;
+  int64_t begin() const override { return std::max<int64_t>(0, -phase_); }
   int64_t end() const override { return first_.back(); }
 
  private:

@@ -50,6 +50,10 @@ Schedule::Schedule(const ScheduleOptions& options, uint64_t seed, uint64_t epoch
 Schedule::Schedule(const ScheduleOptions& options, std::shared_ptr<const SampleOrder> order)
     : Schedule(options) {
   own_order_ = std::move(order);
+  check<std::invalid_argument>(own_order_ == nullptr || own_order_->begin() <= options_.start,
+                               "start: expected at least ",
+                               own_order_ == nullptr ? 0 : own_order_->begin(),
+                               ", where the order begins, got ", options_.start);
 }
 
 Schedule::Run Schedule::run(int64_t step) const {

@@ -14,7 +14,10 @@ namespace aegis {
 class SampleOrder {
  public:
   virtual ~SampleOrder() = default;
+  /// `position` is at least begin().
   virtual int64_t sample(int64_t position) const = 0;
+  /// The first position that the order has.
+  virtual int64_t begin() const { return 0; }
   /// All that sample() returns is below this.
   virtual int64_t end() const = 0;
 };
@@ -56,7 +59,8 @@ class Schedule {
   explicit Schedule(const ScheduleOptions& options);
   /// Samples in the order of a Permutation keyed by (seed, epoch).
   Schedule(const ScheduleOptions& options, uint64_t seed, uint64_t epoch);
-  /// Samples in an order that has at least options.samples positions.
+  /// Samples in an order that goes on to options.samples positions or beyond. Also throws where it
+  /// begins behind options.start.
   Schedule(const ScheduleOptions& options, std::shared_ptr<const SampleOrder> order);
 
   int64_t steps() const { return full_steps_ + (tail_ > 0); }

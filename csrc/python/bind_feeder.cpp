@@ -298,7 +298,15 @@ void bind_feeder(py::module_& m) {
            py::arg("windows"));
 
   py::class_<SampleOrder, std::shared_ptr<SampleOrder>>(m, "SampleOrder")
-      .def("sample", &SampleOrder::sample, py::arg("position"));
+      .def_property_readonly("begin", &SampleOrder::begin)
+      .def(
+          "sample",
+          [](const SampleOrder& self, int64_t position) {
+            check<std::invalid_argument>(self.begin() <= position, "position: expected at least ",
+                                         self.begin(), ", got ", position);
+            return self.sample(position);
+          },
+          py::arg("position"));
 
   py::class_<Schedule>(m, "Schedule")
       .def(py::init(&make_schedule), py::arg("samples"), py::arg("batch_size"), py::kw_only(),

@@ -91,6 +91,7 @@ py::object aegis_header(const py::bytes& head, int64_t file_size, const std::str
       header->documents_at == 0 ? py::none() : py::object(py::int_(header->documents));
   found["vocab_size"] = header->vocab_size;
   found["largest_id"] = header->largest_id;
+  found["checksum"] = header->header_checksum;
   found["tokenizer"] =
       py::bytes(reinterpret_cast<const char*>(header->tokenizer.data()), header->tokenizer.size());
   return found;

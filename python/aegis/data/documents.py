@@ -60,8 +60,11 @@ def find_offsets(
     if asked + (bos_id is not None) + (eos_id is not None) > 1:
         raise ValueError("documents, bos_id, eos_id: expected at most one of them")
     count = len(files)
-    for token, begins in ((bos_id, True), (eos_id, False)):
+    for name, token, begins in (("bos_id", bos_id, True), ("eos_id", eos_id, False)):
         if token is not None:
+            largest = np.iinfo(store.dtype).max
+            if not 0 <= operator.index(token) <= largest:
+                raise ValueError(f"{name}: expected an id from 0 to {largest}, as {store.dtype} holds, got {token}")
             return [_C.find_documents(store, at, operator.index(token), begins) for at in range(count)]
     if not asked:
         return None

@@ -47,7 +47,8 @@ class TokenFile:
 
     ``tokens`` items of ``dtype`` from ``byte_offset`` on, in the other byte order when ``swapped``;
     ``size`` is the whole file's, in bytes; ``documents`` is None where the format records none, and so are
-    the last three, which only aegis v1 records: ``tokenizer`` is the SHA-256 of its file, in hex.
+    the last four, which only aegis v1 records: ``tokenizer`` is the SHA-256 of its file, in hex, and ``checksum``
+    covers every byte of the file.
     """
 
     path: str
@@ -61,6 +62,7 @@ class TokenFile:
     vocab_size: int | None = None
     largest_id: int | None = None
     tokenizer: str | None = None
+    checksum: int | None = None
 
 
 class Source(NamedTuple):
@@ -113,11 +115,13 @@ def format_names() -> list[str]:
 
 
 def parse_dtype(dtype: Any) -> Dtype:
-    """The token type that ``dtype`` names: a string, a NumPy dtype or type, or a torch dtype.
+    """The token type that ``dtype`` names: a string, a NumPy dtype or type, a torch dtype, or what this returned.
 
     Raises:
         ValueError: it is none of uint8, uint16, uint32, int32, int64, in either byte order.
     """
+    if isinstance(dtype, Dtype):
+        return dtype
     given = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
     try:
         found = np.dtype(given)

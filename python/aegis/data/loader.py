@@ -19,6 +19,7 @@ from aegis.data.native import NativeIter
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.ranks import check_agreement, in_group, own_rank
 from aegis.data.state import make_state, order_of, restore
+from aegis.data.state_data import data_state
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
@@ -217,12 +218,13 @@ class FlatArenaDataLoader(DataLoader[Any]):
             self.sampler.rank, self.sampler.world_size = self.rank, self.world_size
 
     def _check_agreement(self) -> None:
-        if self._agreed or self._ranks_given or not in_group() or not isinstance(self.sampler, SeededSampler):
+        sampler = self.sampler
+        if self._agreed or self._ranks_given or not in_group() or not isinstance(sampler, SeededSampler):
             return
-        self._agreed = True
         shape = {"batch_size": self.batch_size, "drop_last": self.drop_last, "tail": self.tail}
         where = {"epoch": self._next.epoch, "position": self._next.start}
-        check_agreement({**order_of(self), **shape, **where})
+        check_agreement(lambda: {**order_of(self), **shape, **where, "mixture": data_state(sampler)["mixture"]})
+        self._agreed = True
 
     def __len__(self) -> int:
         self._join_group()
@@ -260,8 +262,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next ``iter()`` goes through. Within a resumed epoch, its own number changes nothing."""
-        if epoch < 0:
-            raise ValueError(f"epoch: expected at least 0, got {epoch}")
+        if not 0 <= epoch < 2**63:
+            raise ValueError(f"epoch: expected 0 to 2**63 - 1, got {epoch}")
         if epoch != self._next.epoch:
             news = self._delivery.progress is self._next
             self._next = Progress(epoch)
@@ -325,7 +327,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
                 totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
                 totals["tail_tokens"] = self.dataset.tail_tokens
         if isinstance(self.sampler, SeededSampler):
-            totals["dropped_samples"] = self.sampler.schedule(0).dropped
+            totals["dropped_samples"] = self.sampler.counts(self.sampler.epoch).dropped
         return totals
 
     def close(self) -> None:

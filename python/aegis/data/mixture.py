@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -33,12 +34,17 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
         if not (math.isfinite(weight) and weight > 0):
             hint = ": leave a source out that is not wanted" if weight == 0 else ""
             raise ValueError(f"weights: expected numbers above 0, got {weight} for source {at}{hint}")
-    exact = [Fraction(weight) for weight in weights]
-    shares = [weight / sum(exact) for weight in exact]
+    exact = [Fraction(weight) if isinstance(weight, int | float) else Fraction(float(weight)) for weight in weights]
+    total = sum(exact)
+    shares = [weight / total for weight in exact]
     simple = [share.limit_denominator(LONGEST_ROUND) for share in shares]
-    length = math.lcm(*(share.denominator for share in simple))
+    length = 1
+    for share in simple:
+        length = math.lcm(length, share.denominator)
+        if length > LONGEST_ROUND:
+            break
     near = all(abs(a - b) <= _EXACT for a, b in zip(simple, shares, strict=True))
-    if length <= LONGEST_ROUND and near and sum(simple) == 1:
+    if length <= LONGEST_ROUND and near and sum(simple) == 1 and min(simple) > 0:
         return [int(share * length) for share in simple]
     scaled = [share * LONGEST_ROUND for share in shares]
     whole = [math.floor(part) for part in scaled]
@@ -119,7 +125,8 @@ class TokenMixture(Dataset[Any]):
         if samples is not None and samples < 1:
             raise ValueError(f"samples: expected at least 1, got {samples}")
         self._stops = [at for at, policy in enumerate(policies) if policy == "stop"]
-        self._given_samples = samples
+        self.given_samples = samples
+        """``samples`` as it was given."""
         self._round = _C.MixtureRound(whole_weights(weights))
 
     @property
@@ -179,7 +186,7 @@ class TokenMixture(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Many samples; torch's DataLoader calls this for a batch."""
-        rows = np.array(indices, np.int64)
+        rows = np.fromiter(map(operator.index, indices), np.int64, len(indices))
         filler, structure = self.filler(), self.structure
         if structure is None:
             x, y = fill_rows(filler, rows)
@@ -215,12 +222,12 @@ class TokenMixture(Dataset[Any]):
         """How many samples an epoch has."""
         base = self.base_or_begin(base)
         if not self._stops:
-            return self._given_samples or self.total
+            return self.given_samples or self.total
         fresh = epoch > base.epoch
         begun = 0 if fresh else base.position
         had = [0 if fresh else start for _, start in base.starts]
         ends = [self._round.position_of(at, self._lengths[at] - had[at]) for at in self._stops]
-        return min(begun + min(ends), self._given_samples or 2**62)
+        return min(begun + min(ends), self.given_samples or 2**62)
 
     def starts_at(self, epoch: int, base: MixtureBase | None, position: int) -> tuple[tuple[int, int], ...]:
         """Where every source is before the sample at ``position``, as in :class:`MixtureBase`."""
@@ -239,11 +246,12 @@ class TokenMixture(Dataset[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _round=_C.MixtureRound(state["_round"]))
 
-    def as_it_was(self, weights: Sequence[int], lengths: Sequence[int]) -> TokenMixture:
-        """This mixture with other weights, and with sources of other lengths: only for its orders."""
+    def as_it_was(self, weights: Sequence[int], lengths: Sequence[int], samples: int | None) -> TokenMixture:
+        """This mixture with other weights and samples, and with sources of other lengths: only for its orders."""
         other = copy.copy(self)
         other._round = _C.MixtureRound(weights)
         other._lengths = list(lengths)
+        other.given_samples = samples
         return other
 
     def renewed(self, starts: Sequence[tuple[int, int]], lengths: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -264,6 +272,7 @@ class TokenMixture(Dataset[Any]):
         since = epoch - base.epoch - 1
         if not self._stops:
             phase = first + since * self.samples_in(epoch, base)
+            _check_epoch(epoch, phase)
             return self._advanced(base.starts, self._counts(phase)), phase
         passes = [
             pass_ + -(-(begin + had) // length) + since * -(-each // length)
@@ -275,6 +284,7 @@ class TokenMixture(Dataset[Any]):
                 strict=True,
             )
         ]
+        _check_epoch(epoch, max(passes))
         return tuple((number, 0) for number in passes), 0
 
     def _counts(self, position: int) -> list[int]:
@@ -285,3 +295,9 @@ class TokenMixture(Dataset[Any]):
             (number + (begin + more) // length, (begin + more) % length)
             for (number, begin), more, length in zip(starts, had, self._lengths, strict=True)
         )
+
+
+def _check_epoch(epoch: int, counted: int) -> None:
+    """ValueError where samples or passes before an epoch no longer count in 64 bits."""
+    if counted >= 2**62:
+        raise ValueError(f"epoch: expected one with fewer than 2**62 samples before it, got {epoch}")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
-from aegis._C import Schedule
+from aegis._C import MixtureOrder, Schedule
 from aegis.data.mixture import MixtureBase, TokenMixture
 
 __all__ = ["IndexOrder", "Progress", "SeededSampler", "index_batches", "stands_in"]
@@ -82,10 +82,25 @@ class SeededSampler(Sampler[int]):
         return self.shorter.get(epoch) or len(self.data_source)
 
     def schedule(self, epoch: int, start: int = 0) -> Schedule:
-        """The batches of an epoch from ``start`` on: samples that all ranks together have already had."""
+        """The batches of an epoch from ``start`` on: samples that all ranks together have already had.
+
+        ValueError where that is before a mixture's weights were changed.
+        """
         order = None
         if isinstance(self.data_source, TokenMixture):
             order = self.data_source.order(epoch, self.base, seed=self.seed, shuffle=self.shuffle)
+            if start < order.begin:
+                raise ValueError(
+                    f"epoch: {epoch} can be entered from sample {order.begin} on, where the weights were changed, got "
+                    f"sample {start}"
+                )
+        return self._schedule(epoch, start, order)
+
+    def counts(self, epoch: int, start: int = 0) -> Schedule:
+        """As :meth:`schedule`, for the numbers of its batches and not what is in them."""
+        return self._schedule(epoch, start, None)
+
+    def _schedule(self, epoch: int, start: int, order: MixtureOrder | None) -> Schedule:
         return Schedule(
             self.samples(epoch),
             self.batch_size,
@@ -104,7 +119,7 @@ class SeededSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        schedule = self.schedule(self.epoch)
+        schedule = self.counts(self.epoch)
         if schedule.steps == 0:
             return 0
         return (schedule.steps - 1) * self.batch_size + len(schedule.batch(schedule.steps - 1))

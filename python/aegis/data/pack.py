@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from aegis.data.formats import TokenFile, describe, parse_dtype
 from aegis.data.pack_chunk import Job, Packer
-from aegis.data.pack_merge import merge, parts_folder, take_name
+from aegis.data.pack_merge import MERGED, merge, part_path, parts_folder, take_name
 from aegis.data.pack_plan import CHUNK_BYTES, Chunk, Input, fingerprint, plan_chunks
 from aegis.data.paths import Paths, expand_paths
 from aegis.data.text_tokenizers import BYTES, TokenizerFile, load_tokenizer
@@ -82,7 +82,8 @@ def pack(
         progress: show a bar; None for only on a terminal.
 
     Raises:
-        FileExistsError: ``output`` exists.
+        FileExistsError: ``output`` exists; also where a pack was killed between giving it its name and removing its
+            parts.
         OSError, RuntimeError: a file cannot be read or written, or a worker was killed.
         ValueError: text is not what it should be; an input changed meanwhile; parts are there of a pack of other
             inputs or with other options; an id does not fit into ``dtype``; there is no token at all.
@@ -99,6 +100,8 @@ def pack(
         raise ValueError(f"vocab_size: expected 1 to {_LARGEST_ID}, got {vocab_size}")
     stored = None if dtype is None else _native(dtype)
     target = Path(os.path.abspath(os.fspath(output)))
+    if target.is_dir():
+        raise IsADirectoryError(f"{target}: expected the name of a file to write, got a folder")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target}: exists, and overwrite was not asked for")
 
@@ -114,12 +117,12 @@ def pack(
         chunks = plan_chunks(inputs, divisible=kind == "jsonl" or tokenizer is None, chunk_bytes=CHUNK_BYTES)
     settings = [_VERSION, CHUNK_BYTES, job]
     with parts_folder(target, fingerprint(inputs, settings)) as folder:
-        parts = [folder / f"{number:08d}.aegis" for number in range(len(chunks))]
+        parts = [part_path(folder, number) for number in range(len(chunks))]
         reused = _write_parts(job, chunks, parts, workers, progress)
         for source in inputs:
             if Input.look(source.path) != source:
                 raise ValueError(f"{source.path}: changed while it was packed: remove {folder} and begin again")
-        merged = folder / target.name
+        merged = folder / MERGED
         merge(job, chunks, parts, merged, stored)
         take_name(merged, target)
     return Packed(describe(target, "aegis"), len(chunks), reused)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,20 @@ from aegis.data.formats import document_offsets
 from aegis.data.pack_chunk import Job, smallest_dtype
 from aegis.data.pack_plan import Chunk
 
-__all__ = ["merge", "parts_folder", "take_name"]
+__all__ = ["MERGED", "merge", "part_path", "parts_folder", "take_name"]
 
+MERGED = "merged"
+"""The name in the folder of what the parts become."""
 _PLAN = "plan"
+_PART = ".aegis"
 
 
 @contextmanager
 def parts_folder(target: Path, fingerprint: str) -> Iterator[Path]:
     """The folder beside ``target`` for the parts of this plan: made, or found as an earlier attempt left it.
 
-    Removed at the end, and kept where the block raises.
+    Removed at the end, and kept with the parts it holds where the block raises. What an attempt that was killed was
+    writing is removed at once.
 
     Raises:
         ValueError: it is there for another plan, or another process is at work in it.
@@ -40,7 +43,7 @@ def parts_folder(target: Path, fingerprint: str) -> Iterator[Path]:
             raise ValueError(f"{folder}: another process is packing there") from None
         plan.seek(0)
         found = plan.read()
-        if found != fingerprint and any(folder.glob("*.aegis")):
+        if found != fingerprint and any(map(_is_part, folder.iterdir())):
             raise ValueError(
                 f"{folder}: holds parts of a pack of other inputs, or with other options: give the same ones to go on "
                 "with it, or remove the folder"
@@ -50,8 +53,34 @@ def parts_folder(target: Path, fingerprint: str) -> Iterator[Path]:
             plan.write(fingerprint)
             plan.flush()
             os.fsync(plan.fileno())
-        yield folder
-        shutil.rmtree(folder)
+        _remove(path for path in folder.iterdir() if path.name != _PLAN and not _is_part(path))
+        try:
+            yield folder
+        except BaseException:
+            if not any(map(_is_part, folder.iterdir())):
+                _remove_all(folder)
+            raise
+        _remove_all(folder)
+
+
+def part_path(folder: Path, number: int) -> Path:
+    """Where part ``number`` has its place."""
+    return folder / f"{number:08d}{_PART}"
+
+
+def _is_part(path: Path) -> bool:
+    return path.suffix == _PART
+
+
+def _remove_all(folder: Path) -> None:
+    _remove(path for path in folder.iterdir() if path.name != _PLAN)
+    _remove([folder / _PLAN])  # last: parts without a plan would be those of an unknown pack
+    folder.rmdir()
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def merge(job: Job, chunks: Sequence[Chunk], parts: Sequence[Path], path: Path, dtype: str | None) -> None:
@@ -63,7 +92,11 @@ def merge(job: Job, chunks: Sequence[Chunk], parts: Sequence[Path], path: Path, 
     headers = [_header(part) for part in parts]
     largest = max((header["largest_id"] for header in headers), default=0)
     if not any(header["tokens"] for header in headers):
-        raise ValueError(f"{path.name}: expected at least one token in what is to be packed, got none")
+        raise ValueError("expected at least one token in what is to be packed, got none")
+    if dtype is not None and largest > np.iinfo(dtype).max:
+        raise ValueError(f"dtype: expected one that holds the largest id, {largest}, got {dtype}")
+    if job.vocab_size is not None and largest >= job.vocab_size:
+        raise ValueError(f"vocab_size: expected ids below it, {job.vocab_size}, the largest is {largest}")
     writer = _C.AegisWriter(str(path), dtype or smallest_dtype(largest))
     for chunk, part, header in zip(chunks, parts, headers, strict=True):
         before = writer.tokens

@@ -18,8 +18,9 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 def natural_key(path: str) -> tuple[list[str | int], str]:
     """Sorts shard_2 before shard_10. Equal numbers (1 and 01) are told apart by spelling."""
     # Splitting by digits alternates text and number, text first: kinds never meet in a comparison.
-    parts = re.split(r"([0-9]+)", path)
-    return [int(part) if at % 2 else part for at, part in enumerate(parts)], path
+    parts: list[str | int] = list(re.split(r"([0-9]+)", path))
+    parts[1::2] = map(int, parts[1::2])
+    return parts, path
 
 
 def expand_paths(paths: Paths) -> list[str]:

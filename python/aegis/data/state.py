@@ -48,7 +48,7 @@ def make_state(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any
     if loader.chain is not None:
         state["chain"] = loader.chain.state()
     if isinstance(loader.sampler, SeededSampler):
-        schedule = loader.sampler.schedule(progress.epoch, progress.start)
+        schedule = loader.sampler.counts(progress.epoch, progress.start)
         done, position = progress.batches >= schedule.steps, schedule.position_after(progress.batches)
         state.update(data_state(loader.sampler))
     else:
@@ -81,8 +81,8 @@ def restore(loader: FlatArenaDataLoader, state: dict[str, Any], *, extend: bool 
         if name not in ("samples", "fingerprint") and state[name] != value:
             raise ValueError(f"state: expected {name} {value!r} (this loader's), got {state[name]!r}")
     for name in ("epoch", "position"):
-        if not isinstance(state[name], int) or state[name] < 0:
-            raise ValueError(f"state: expected {name} to be an int of at least 0, got {state[name]!r}")
+        if not isinstance(state[name], int) or not 0 <= state[name] < 2**63:
+            raise ValueError(f"state: expected {name} to be an int from 0 to 2**63 - 1, got {state[name]!r}")
     chain = loader.chain
     if chain is not None and "chain" not in state:
         raise ValueError("state: expected the key 'chain', for this loader has one; the state is of one without")

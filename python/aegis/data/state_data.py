@@ -10,6 +10,9 @@ from aegis.data.token_dataset import DIGEST, TokenDataset
 
 __all__ = ["check_data", "data_state", "take_up"]
 
+_OF_ROUNDS = {"weights": "weights", "lengths": "lengths", "samples": "given_samples"}
+"""What may change in a mixture, by its name in a state: rounds are then counted anew."""
+
 
 def _token_data(dataset: Any) -> tuple[TokenDataset, ...]:
     if isinstance(dataset, TokenMixture):
@@ -30,6 +33,7 @@ def data_state(sampler: SeededSampler) -> dict[str, Any]:
         state["mixture"] = {
             "weights": dataset.weights,
             "lengths": dataset.lengths,
+            "samples": dataset.given_samples,
             "epoch": base.epoch,
             "position": base.position,
             "starts": [list(start) for start in base.starts],
@@ -52,6 +56,11 @@ def check_data(dataset: Any, expected: dict[str, Any], state: dict[str, Any], *,
             == (state["fingerprint"])
         ):
             return True
+        if not extend or [len(source.paths) for source in sources] == before:
+            raise ValueError(
+                "state: the files are what they were, but the samples made of them are not: expected the same "
+                "block_size, stride, layout and dtype (and, of a mixture, sources that stop)"
+            )
     for name in ("fingerprint", "samples"):
         if state[name] != expected[name]:
             raise ValueError(
@@ -86,22 +95,41 @@ def take_up(sampler: SeededSampler, state: dict[str, Any], grown: bool) -> None:
         base = _base_of(dataset, state)
         samples = dataset.samples_in(epoch, base)
     else:
-        shorter = {int(at): int(own) for at, own in state.get("epoch_samples") or () if at == epoch}
+        shorter = _shorter(state.get("epoch_samples") or (), len(dataset))
+        shorter = {at: own for at, own in shorter.items() if at == epoch}
         if grown and (position > 0 or state.get("started")):
             shorter.setdefault(epoch, state["samples"])
         samples = shorter.get(epoch, len(dataset))
     if position > samples:
         raise ValueError(f"state: expected position 0 to {samples}, got {position}")
-    sampler.base, sampler.shorter = base, shorter
+    sampler.base, sampler.shorter, sampler.epoch = base, shorter, epoch
+
+
+def _shorter(saved: Any, most: int) -> dict[int, int]:
+    try:
+        shorter = {int(at): int(own) for at, own in saved}
+    except (TypeError, ValueError):
+        raise ValueError(f"state: expected epoch_samples to be pairs of ints, got {saved!r}") from None
+    for own in shorter.values():
+        if not 0 < own <= most:
+            raise ValueError(f"state: expected epoch_samples of 1 to {most}, got {own}")
+    return shorter
 
 
 def _base_of(mixture: TokenMixture, state: dict[str, Any]) -> MixtureBase:
     saved = state.get("mixture")
     if not isinstance(saved, dict):
         raise ValueError("state: expected that of a mixture, with the key 'mixture'")
-    base = MixtureBase(saved["epoch"], saved["position"], tuple((number, begin) for number, begin in saved["starts"]))
-    if saved["weights"] == mixture.weights and saved["lengths"] == mixture.lengths:
+    try:
+        base = MixtureBase(saved["epoch"], saved["position"], tuple((pass_, had) for pass_, had in saved["starts"]))
+        before = mixture.as_it_was(saved["weights"], saved["lengths"], saved["samples"])
+        epoch, position = state["epoch"], state["position"]
+        if (epoch, position) < (base.epoch, base.position):
+            raise ValueError(f"weights were changed at sample {base.position} of epoch {base.epoch}, which is behind")
+        before.order(base.epoch, base, seed=0, shuffle=False)  # checks where sources are
+        starts = before.starts_at(epoch, base, position)
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"state: not the state of such a mixture: {error}") from None
+    if all(saved[name] == getattr(mixture, attribute) for name, attribute in _OF_ROUNDS.items()):
         return base
-    epoch, position = state["epoch"], state["position"]
-    starts = mixture.as_it_was(saved["weights"], saved["lengths"]).starts_at(epoch, base, position)
     return MixtureBase(epoch, position, mixture.renewed(starts, saved["lengths"]))

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from aegis import _C, ops
 from aegis.data.documents import DocumentOptions, find_offsets, make_rows
 from aegis.data.dtypes import DTYPES
-from aegis.data.formats import TokenFile, describe
+from aegis.data.formats import TokenFile, describe, parse_dtype
 from aegis.data.paths import Paths, expand_paths
 from aegis.data.token_batch import FIELDS, Structure
 
@@ -105,6 +105,7 @@ class TokenDataset(Dataset[Any]):
         options = DocumentOptions(layout, fields, ignore_index, max_documents)
         options.check(stride=stride)
         stride = block_size if stride is None else operator.index(stride)
+        dtype = None if dtype is None else parse_dtype(dtype)  # once, not for every file
         files = [describe(path, format, dtype) for path in expand_paths(paths)]
         store = open_store(files)
         if documents is None and bos_id is None and eos_id is None:
@@ -294,8 +295,9 @@ class TokenDataset(Dataset[Any]):
         """16 hex digits that change with the data, its order or how it is cut, and not with its place.
 
         From SHA-256 of dtype, block_size, stride and layout and, for each file, its token count, the first and last
-        4 KiB of its tokens and where up to 8,192 of its documents begin. Two ranks, or a run and its resumption, read
-        the same when these agree. ``files``: of so many files alone. Computed once. Cost: two pages per file.
+        4 KiB of its tokens and where up to 8,192 of its documents begin; of an aegis file also the checksum in its
+        header, which covers all of it. Two ranks, or a run and its resumption, read the same when these agree.
+        ``files``: of so many files alone. Computed once. Cost: two pages per file.
         """
         digest = hashlib.sha256(f"{self._store.dtype} {self.block_size} {self.stride}".encode())
         if self._documents is not None:
@@ -311,9 +313,10 @@ class TokenDataset(Dataset[Any]):
     def _digests(self) -> list[bytes]:
         if self._file_digests is None:
             digests = []
-            for at, (_, count) in enumerate(self.segments):
-                data = self._tokens_of(at).view(np.uint8)
-                digest = hashlib.sha256(f"{count} ".encode())
+            arena = self._arena.numpy()
+            for at, (begin, count) in enumerate(self.segments):
+                data = arena[begin : begin + count].view(np.uint8)
+                digest = hashlib.sha256(f"{count} {self._files[at].checksum or ''}".encode())
                 digest.update(data[:_EDGE].tobytes())
                 digest.update(data[-_EDGE:].tobytes())
                 if self._documents is not None:

@@ -105,5 +105,20 @@ TEST(MixtureOrder, BadSourcesAreNamed) {
       contains(error({{1, 0, 0}, {3, 0, 4}}), "expected begin 0 to 3 of a pass in source 1"));
 }
 
+TEST(MixtureOrder, IsNotEnteredBeforeItBegins) {
+  const auto round = std::make_shared<const MixtureRound>(std::vector<int64_t>{1, 2});
+  const std::vector<MixtureOrder::Source> sources{{5, 0, 1}, {7, 0, 2}};
+  const auto order = std::make_shared<const MixtureOrder>(round, sources, -40, 1, true);
+  EXPECT_EQ(order->begin(), 40);
+  ScheduleOptions options{.samples = 100, .batch_size = 3, .start = 39};
+  EXPECT_THROW(Schedule(options, order), std::invalid_argument);
+  options.start = 40;
+  const Schedule schedule(options, order);
+  for (int64_t position = 40; position < 100; ++position) {
+    EXPECT_LT(schedule.sample(position), order->end());
+  }
+  EXPECT_EQ(MixtureOrder(round, sources, 3, 1, true).begin(), 0);
+}
+
 }  // namespace
 }  // namespace aegis

@@ -56,7 +56,7 @@ def test_errors_are_one_line(tmp_path, capsys):
         ([tmp_path / "none", "-o", out], "No such file"),
         ([tmp_path / "a.txt", "-o", tmp_path / "none" / "x"], "none"),
         ([tmp_path / "a.txt", "-o", out, "--pattern", "x"], "expected a --tokenizer of tiktoken"),
-        ([tmp_path / "a.txt", "-o", tmp_path], "exists"),
+        ([tmp_path / "a.txt", "-o", tmp_path], "expected the name of a file to write, got a folder"),
     ):
         assert pack(*arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()

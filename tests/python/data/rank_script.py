@@ -48,13 +48,26 @@ def save_and_resume(folder):
 
 
 def differ(folder):
+    """What this rank hears of data, then of weights, that differ between ranks, and of a file cut short on rank 1."""
     dist.init_process_group("gloo")
-    data = corpora.dataset(folder, tokens=1500 + 200 * dist.get_rank())
-    try:
-        iter(aegis.FlatArenaDataLoader(data, 4, seed=3))
-    except ValueError as error:
-        return {"error": str(error)}
-    return {}
+    rank = dist.get_rank()
+    cut = corpora.dataset(folder, "cut")
+    if rank == 1:
+        os.truncate(cut.paths[0], 100)
+    mixed = aegis.FlatArenaDataLoader(corpora.mixture(folder, (3, 1, 2 + rank)), 4, seed=3)
+    loaders = [
+        aegis.FlatArenaDataLoader(corpora.dataset(folder, "other", tokens=1500 + 200 * rank), 4, seed=3),
+        mixed,
+        mixed,
+        aegis.FlatArenaDataLoader(cut, 4, seed=3),
+    ]
+    errors = []
+    for loader in loaders:
+        try:
+            iter(loader)
+        except (ValueError, RuntimeError) as error:
+            errors.append(str(error))
+    return {"errors": errors}
 
 
 if __name__ == "__main__":
@@ -62,6 +75,6 @@ if __name__ == "__main__":
     mode, folder = sys.argv[1], Path(sys.argv[2])
     rank = os.environ["RANK"]
     (folder / rank).mkdir()
-    result = {"save_and_resume": save_and_resume, "differ": lambda folder: differ(folder / rank)}[mode](folder)
+    result = save_and_resume(folder) if mode == "save_and_resume" else differ(folder / rank)
     (folder / f"{rank}.json").write_text(json.dumps(result))
     dist.destroy_process_group()

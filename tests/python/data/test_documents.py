@@ -148,11 +148,6 @@ def test_documents_are_found_by_the_token_that_begins_or_ends_them(tmp_path_fact
     assert np.array_equal(dataset._documents.offsets(0), bounds)
 
 
-def test_an_id_that_the_files_cannot_hold_begins_no_document(files):
-    dataset = make(files, documents=None, bos_id=2**40)
-    assert dataset.documents == 2  # one for each file
-
-
 def test_documents_that_the_files_record(files, monkeypatch):
     from aegis.data import documents
 
@@ -284,6 +279,11 @@ def test_a_file_cut_short_is_an_error_and_no_zeroes_case50(files):
         ({"layout": "packed", "ignore_index": None}, "ignore_index: expected a number"),
         ({"bos_id": 1}, "documents, bos_id, eos_id: expected at most one of them"),
         ({"documents": None, "bos_id": 1, "eos_id": 2}, "expected at most one of them"),
+        (
+            {"documents": None, "bos_id": 2**40},
+            r"bos_id: expected an id from 0 to \d+, as \w+ holds, got 1099511627776",
+        ),
+        ({"documents": None, "eos_id": -1}, "eos_id: expected an id from 0 to"),
         ({"documents": np.array([0, 104])}, "documents: expected one array of offsets for each of 2 files, got 1"),
         ({"documents": [[0, 104], [0, 1.5]]}, "documents: expected 1-D arrays of ints, got float64"),
         ({"documents": [[0, 104], [[0, 32]]]}, r"expected 1-D arrays of ints, got int64 \(1, 2\) for file 1"),

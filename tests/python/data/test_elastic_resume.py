@@ -165,3 +165,34 @@ def test_a_mixture_whose_source_grew_goes_on_case32(tmp_path):
     assert len(rest) == grown.dataset.samples - len(head)
     steady = [row for row in head + rest if np.frombuffer(row, np.int64)[0] >= 50_000]
     assert len(set(steady[: grown.dataset.lengths[1]])) == min(len(steady), grown.dataset.lengths[1])
+
+
+def test_a_change_in_the_middle_of_an_aegis_file_is_seen_and_told_by_file(tmp_path):
+    paths = [tmp_path / "0.aegis", tmp_path / "1.aegis"]
+    for path in paths:
+        write_aegis(path, np.arange(40_000) % 1000)
+    state = aegis.FlatArenaDataLoader(aegis.TokenDataset(paths, 16), 4, seed=1).state_dict()
+    write_aegis(paths[1], np.where(np.arange(40_000) == 20_000, 1, np.arange(40_000) % 1000))
+    loader = aegis.FlatArenaDataLoader(aegis.TokenDataset(paths, 16), 4, seed=1)
+    with pytest.raises(ValueError, match=r"state: the data has changed: file 1, .*1\.aegis, is not what it was"):
+        loader.load_state_dict(state)
+
+
+def write_aegis(path, ids):
+    writer = aegis._C.AegisWriter(str(path), "uint16")
+    writer.add(ids.astype(np.uint16))
+    writer.finish(0, bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("other", "change"),
+    [({"block_size": 32}, {}), ({"stride": 8}, {}), ({}, {"epoch_samples": [[0, 10**9]]}), ({}, {"epoch_samples": 5})],
+)
+def test_samples_cut_in_another_way_and_epochs_that_cannot_be_are_refused(tmp_path, other, change):
+    path, _ = corpora.corpus(tmp_path, "a", 1500)
+    given = {"block_size": 16, "dtype": "int32"}
+    state = aegis.FlatArenaDataLoader(aegis.TokenDataset(path, **given), 4, seed=1).state_dict()
+    loader = aegis.FlatArenaDataLoader(aegis.TokenDataset(path, **{**given, **other}), 4, seed=1)
+    message = "the files are what they were, but the samples" if other else "state: expected epoch_samples"
+    with pytest.raises(ValueError, match=message):
+        loader.load_state_dict({**state, **change})

@@ -118,7 +118,16 @@ def test_weights_become_whole_numbers_near_their_shares(weights):
 
 @pytest.mark.parametrize(
     ("weights", "whole"),
-    [([0.7, 0.2, 0.1], [7, 2, 1]), ([1 / 3, 2 / 3], [1, 2]), ([5, 10], [1, 2]), ([0.123456, 0.876544], [1929, 13696])],
+    [
+        ([0.7, 0.2, 0.1], [7, 2, 1]),
+        ([1 / 3, 2 / 3], [1, 2]),
+        ([5, 10], [1, 2]),
+        ([0.123456, 0.876544], [1929, 13696]),
+        (np.array([0.25, 0.75], np.float32), [1, 3]),
+        (torch.tensor([1, 3]), [1, 3]),
+        ([1 << 60, 1 << 61], [1, 2]),
+        ([1] * 5000, [1] * 5000),
+    ],
 )
 def test_weights_of_few_decimals_are_exact(weights, whole):
     assert whole_weights(weights) == whole
@@ -132,6 +141,7 @@ def test_weights_of_few_decimals_are_exact(weights, whole):
         ({"weights": [1, math.nan, 1]}, "weights: expected numbers above 0, got nan for source 1"),
         ({"weights": [math.inf, 1, 1]}, "weights: expected numbers above 0, got inf for source 0"),
         ({"weights": [1, 1e-9, 1]}, r"weights: expected at least 2\*\*-20 of all, got 1e-09 for source 1"),
+        ({"weights": [10**30, 1, 1]}, r"weights: expected at least 2\*\*-20 of all, got 1 for source 1"),
         ({"weights": [1, 1]}, "weights: expected one for each of 3 sources, got 2"),
         ({"exhausted": "end"}, "exhausted: expected 'repeat' or 'stop', got 'end'"),
         ({"exhausted": ["stop"]}, "exhausted: expected one for each of 3 sources, got 1"),
@@ -186,3 +196,93 @@ def test_a_state_that_does_not_fit_changes_nothing(mixture):
         loader.load_state_dict({**state, "mixture": None})
     loader.load_state_dict(state)
     assert [corpora.rows(batch) for batch in loader] == before
+
+
+def test_thousands_of_weights_become_whole_numbers_at_once():
+    weights = np.random.default_rng(0).random(4000) + 0.1
+    whole = np.array(whole_weights(weights.tolist()))  # each source's fraction of the sum is exact, all of them are not
+    assert whole.sum() == 2**20
+    assert (np.abs(whole / 2**20 - weights / weights.sum()) <= 2**-20).all()
+
+
+def with_changed_weights(tmp_path, mixture, batches):
+    """A loader that took up other weights after so many batches of four."""
+    loader = aegis.FlatArenaDataLoader(mixture, 4, shuffle=True, seed=1)
+    epochs, rest = divmod(batches, len(loader))
+    for _ in range(epochs):
+        list(loader)
+    for _, _ in zip(range(rest), loader, strict=False):
+        pass
+    changed = aegis.FlatArenaDataLoader(corpora.mixture(tmp_path, (1, 2, 3)), 4, shuffle=True, seed=1)
+    changed.load_state_dict(loader.state_dict())
+    return changed
+
+
+def test_an_epoch_is_not_entered_before_its_weights_were_changed(tmp_path, mixture):
+    loader = with_changed_weights(tmp_path, mixture, 10)
+    list(loader)
+    loader.set_epoch(0)
+    with pytest.raises(ValueError, match=r"epoch: 0 can be entered from sample 40 on, .* got sample 0"):
+        iter(loader)
+    state = {**loader.state_dict(), "epoch": 0, "position": 8}
+    with pytest.raises(ValueError, match="weights were changed at sample 40 of epoch 0"):
+        loader.load_state_dict(state)
+    order = mixture.order(0, loader.sampler.base, seed=1, shuffle=True)
+    with pytest.raises(ValueError, match="position: expected at least 40, got 39"):
+        order.sample(39)
+
+
+def test_lengths_and_counters_after_weights_were_changed_in_a_later_epoch(tmp_path, mixture):
+    per_epoch = -(-mixture.samples // 4)
+    loader = with_changed_weights(tmp_path, mixture, 2 * per_epoch + 3)
+    assert len(loader) == per_epoch
+    assert loader.stats()["dropped_samples"] == 0
+    assert len(list(loader)) == per_epoch - 3
+    loader.set_epoch(1)
+    with pytest.raises(ValueError, match="epoch: expected at least 2, where the weights were changed, got 1"):
+        iter(loader)
+
+
+def test_samples_of_an_epoch_may_change_at_resume(tmp_path):
+    def loader(samples):
+        data = corpora.mixture(tmp_path, samples=samples)
+        return aegis.FlatArenaDataLoader(data, 4, seed=1)
+
+    whole = loader(500)
+    expected = [row for batch in whole for row in corpora.rows(batch)]
+    short = loader(100)
+    list(short)
+    for _, _ in zip(range(5), short, strict=False):
+        pass
+    longer = loader(200)
+    longer.load_state_dict(short.state_dict())
+    rest = [row for batch in longer for row in corpora.rows(batch)]
+    following = [row for batch in longer for row in corpora.rows(batch)]
+    assert len(rest) == 180
+    assert rest + following == expected[120:500]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"starts": [[0, -1], [0, 0], [0, 0]]}, {"starts": [[0, 0]]}, {"weights": [0, 1, 1]}, {"lengths": [0, 1, 1]}],
+)
+def test_a_mixture_state_that_is_none_changes_nothing(mixture, change):
+    loader = aegis.FlatArenaDataLoader(mixture, 4, shuffle=True, seed=1)
+    state = loader.state_dict()
+    with pytest.raises(ValueError, match="state: not the state of such a mixture"):
+        loader.load_state_dict({**state, "epoch": 1, "mixture": {**state["mixture"], **change}})
+    assert loader.state_dict() == state
+
+
+def test_numbers_beyond_64_bits_are_refused_by_name(mixture):
+    loader = aegis.FlatArenaDataLoader(mixture, 4, shuffle=True, seed=1)
+    state = loader.state_dict()
+    with pytest.raises(ValueError, match=r"epoch: expected 0 to 2\*\*63 - 1"):
+        loader.set_epoch(2**63)
+    with pytest.raises(ValueError, match=r"position to be an int from 0 to 2\*\*63 - 1"):
+        loader.load_state_dict({**state, "position": 2**70})
+    loader.set_epoch(2**61)
+    with pytest.raises(ValueError, match=r"epoch: expected one with fewer than 2\*\*62 samples before it"):
+        iter(loader)
+    with pytest.raises(TypeError, match="float"):
+        mixture[1.5]

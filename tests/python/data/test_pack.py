@@ -158,7 +158,7 @@ def test_dtype_is_chosen_by_the_largest_id_case44(tmp_path, small_chunks, larges
 def test_ids_never_wrap_case44(tmp_path):
     np.save(tmp_path / "a.npy", np.array([1, 70_000], np.int32))
     np.save(tmp_path / "b.npy", np.array([1, -1], np.int32))
-    with pytest.raises(ValueError, match=r"expected ids from 0 to 65535 \(uint16\), got 70000 within tokens 0 to 1"):
+    with pytest.raises(ValueError, match="dtype: expected one that holds the largest id, 70000, got uint16"):
         pack(tmp_path / "a.npy", tmp_path / "out.aegis", kind="tokens", dtype="uint16")
     with pytest.raises(ValueError, match=r"a\.npy: expected ids 0 to 69999 .*, got 70000 at token 1"):
         pack(tmp_path / "a.npy", tmp_path / "v.aegis", kind="tokens", vocab_size=70_000)
@@ -315,6 +315,39 @@ def test_parts_of_another_pack_are_not_used(tmp_path, monkeypatch, small_chunks,
         pack(paths, tmp_path / "out.aegis", **options)
 
 
+@pytest.mark.parametrize("name", ["plan", "merged", "00000000.aegis"])
+def test_what_a_killed_attempt_was_writing_is_removed_and_never_read(tmp_path, monkeypatch, small_chunks, name):
+    (tmp_path / "a.txt").write_bytes(bytes(500))
+    pack(tmp_path / "a.txt", tmp_path / "whole.aegis")
+    out = tmp_path / name
+    with monkeypatch.context() as patch:
+        patch.setattr(pack_module, "take_name", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            pack(tmp_path / "a.txt", out)
+    folder = tmp_path / f"{name}.parts"
+    for rest in ("00000001.aegis.x3Xk2p", "merged.u3UMkw"):  # of AegisWriter
+        (folder / rest).write_bytes(bytes(10_000))
+    monkeypatch.setattr(pack_module, "merge", lambda *_: (_ for _ in ()).throw(OSError(sorted(os.listdir(folder)))))
+    with pytest.raises(OSError, match="plan") as seen:
+        pack(tmp_path / "a.txt", out)
+    assert seen.value.args == ([*(f"{number:08d}.aegis" for number in range(8)), "plan"],)
+    monkeypatch.undo()
+    monkeypatch.setattr(pack_module, "CHUNK_BYTES", 64)
+    assert pack(tmp_path / "a.txt", out).reused == 8
+    assert out.read_bytes() == (tmp_path / "whole.aegis").read_bytes()
+    assert not folder.exists()
+
+
+def test_a_pack_that_failed_before_its_first_part_leaves_nothing(tmp_path):
+    write_lines(tmp_path / "a.jsonl", ["a"], key="text")
+    with pytest.raises(ValueError, match="expected an object with the key 'txt'"):
+        pack(tmp_path / "a.jsonl", tmp_path / "out.aegis", kind="jsonl", key="txt")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="folder: expected the name of a file to write"):
+        pack(tmp_path / "a.jsonl", tmp_path / "folder", kind="jsonl", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "folder"]
+
+
 def test_damaged_part_is_named(tmp_path, monkeypatch, small_chunks):
     (tmp_path / "a.txt").write_bytes(bytes(500))
     interrupted(tmp_path, monkeypatch)
@@ -369,11 +402,11 @@ def test_what_cannot_be_packed_is_refused(tmp_path):
         ({"dtype": ">u2"}, "dtype: expected one in this machine's byte order"),
         ({"dtype": "float32"}, "dtype: expected one of uint8"),
         ({"kind": "tokens", "eos": 1, "input_dtype": "uint8"}, "expected none for files that are tokens already"),
-        ({"vocab_size": 98}, "expected ids below the vocabulary's size 98, the largest is 99"),
+        ({"vocab_size": 98}, "vocab_size: expected ids below it, 98, the largest is 99"),
     ):
         with pytest.raises(ValueError, match=message):
             pack(tmp_path / "a.txt", out, **options)
-    with pytest.raises(ValueError, match=r"out2\.aegis: expected at least one token"):
+    with pytest.raises(ValueError, match="expected at least one token"):
         pack(tmp_path / "empty.txt", tmp_path / "out2.aegis")
     with pytest.raises(FileNotFoundError):
         pack(tmp_path / "none.txt", out)

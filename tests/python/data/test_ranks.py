@@ -43,10 +43,26 @@ def test_ddp_and_fsdp_see_the_global_order_and_go_on_from_a_distributed_checkpoi
     assert [result["length"] for result in results] == [8, 8]
 
 
-def test_other_data_on_another_rank_is_refused_on_all_of_them_case38(tmp_path):
-    errors = [result["error"] for result in torchrun("differ", tmp_path)]
-    assert errors[0] == errors[1]
-    assert errors[0].startswith("samples: the ranks read different data: expected 93, as on rank 0, got 106 on rank 1")
+def test_other_data_or_weights_on_another_rank_are_refused_on_all_of_them_case38(tmp_path):
+    first, second = (result["errors"] for result in torchrun("differ", tmp_path))
+    assert first[:3] == second[:3]
+    assert first[0].startswith("samples: the ranks read different data: expected 93, as on rank 0, got 106 on rank 1")
+    assert first[1].startswith("mixture: the ranks read different data: expected {'weights': [3, 1, 2]")
+    assert first[2] == first[1]  # also when it is tried again
+    assert second[3].startswith(f"{tmp_path}/1/cut.bin: expected 6000 bytes, found 100")
+    assert first[3] == f"rank 1 cannot read its data: {second[3]}"
+
+
+def test_two_private_disks_need_no_cache_files_case55(tmp_path):
+    states, files = [], []
+    for node in ("0", "1"):
+        (tmp_path / node).mkdir()
+        loader = aegis.FlatArenaDataLoader(corpora.mixture(tmp_path / node), 4, shuffle=True, seed=3, num_workers=1)
+        next(iter(loader))
+        states.append(loader.state_dict())
+        files.append(sorted(os.listdir(tmp_path / node)))
+    assert states[0] == states[1]
+    assert files == [["a.bin", "b.bin", "c.bin"]] * 2
 
 
 @pytest.mark.parametrize("tail", ["pad", "wrap"])

@@ -128,6 +128,7 @@ def test_datatrove_is_read_case45(tmp_path, dtype, item, metadata):
         ({"ends": [10, 9]}, r"a\.ds\.index: expected document end 0 from 0 to 9, got 10"),
         ({"ends": [9], "metadata": "gpt2|4\n9"}, r"metadata: expected tokens of 2 bytes, .* got '4'"),
         ({"ends": [9], "metadata": "gpt2|2\n8"}, r"metadata: expected 9 tokens, .* got '8'"),
+        ({"ends": [9], "metadata": "gpt2|2\n\udc80"}, r"a\.ds\.metadata: expected UTF-8, got 0x80"),
     ],
 )
 def test_datatrove_that_contradicts_itself_is_refused_case46(tmp_path, arguments, message):

@@ -45,7 +45,7 @@ def write_datatrove(path, ends, dtype="uint16", tokens=None, metadata=None):
     np.arange(ends[-1] if tokens is None else tokens).astype(dtype).tofile(path)
     path.with_name(path.name + ".index").write_bytes(struct.pack(f"<{len(ends)}Q", *ends))
     if metadata is not None:
-        path.with_name(path.name + ".metadata").write_text(metadata)
+        path.with_name(path.name + ".metadata").write_text(metadata, errors="surrogateescape")
     return path
 
 

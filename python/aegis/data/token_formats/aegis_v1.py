@@ -33,6 +33,7 @@ def _describe(source: Source, dtype: Dtype | None) -> TokenFile:
         vocab_size=header["vocab_size"] or None,
         largest_id=header["largest_id"],
         tokenizer=tokenizer,
+        checksum=header["checksum"],
     )
 
 

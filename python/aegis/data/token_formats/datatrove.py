@@ -31,6 +31,8 @@ def _check_metadata(path: str, item: int, tokens: int) -> None:
             lines = file.read(1 << 16).splitlines()
     except FileNotFoundError:
         return
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}.metadata: expected UTF-8, got {error.object[error.start]:#04x}") from None
     _, bar, stated = lines[0].rpartition("|") if lines else ("", "", "")
     if bar and stated.strip() != str(item):
         raise ValueError(f"{path}.metadata: expected tokens of {item} bytes, as the index says, got {stated.strip()!r}")
