@@ -49,6 +49,49 @@ def test_operator_has_one_name_in_every_layer(name):
     assert callable(getattr(aegis.ops, name))
 
 
+MIXED = {
+    "decode_attention": lambda t: (t(1, 2, 1, 8), t(1, 2, 4, 8), t(1, 2, 4, 8), t(1, 2, dtype=torch.int64), 1.0),
+    "extract_batch": lambda t: (t(9, dtype=torch.int64), t(2, dtype=torch.int64), 3),
+    "float8_linear": lambda t: (t(2, 8), t(4, 8, dtype=torch.float8_e4m3fn), t(4, 1), t(4)),
+    "float8_quantize": None,
+    "gather_records": lambda t: (t(4, 3), t(2, dtype=torch.int64)),
+    "gather_records_scaled": lambda t: (
+        t(4, 3, dtype=torch.uint8),
+        t(2, dtype=torch.int64),
+        t(3),
+        t(3),
+        0,
+    ),
+    "kv_append_": lambda t: (
+        t(1, 2, 4, 8),
+        t(1, 2, 4, 8),
+        t(1, 2, 1, 8),
+        t(1, 2, 1, 8),
+        t(1, dtype=torch.int64),
+    ),
+    "pack_ternary": lambda t: (t(4, 8), t(4)),
+    "sample": lambda t: (t(2, 8), t(2, 4), t(2, 4, dtype=torch.int64)),
+    "skinny_linear": lambda t: (t(2, 8), t(4, 8), t(4)),
+    "ternary_linear": lambda t: (t(2, 8), t(4, 1, dtype=torch.uint32), t(4), t(4)),
+    "to_bfloat16_rne": None,
+    "unpack_ternary": lambda t: (t(4, 1, dtype=torch.uint32), t(4), 8),
+}
+"""Arguments of each operator that takes several tensors."""
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_refuses_tensors_of_several_devices(name):
+    """torch gives a call with one meta tensor to the function for meta tensors, whose result nobody would fill."""
+    if MIXED[name] is None:
+        return
+    arguments = MIXED[name](torch.zeros)
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, torch.Tensor):
+            mixed = [*arguments[:i], argument.to("meta"), *arguments[i + 1 :]]
+            with pytest.raises(ValueError, match="expected to be on the device of"):
+                getattr(torch.ops.aegis, name)(*mixed)
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_mutates_only_what_it_says_and_returns_none_of_it(name):
     for schema in torch._C._jit_get_schemas_for_operator(f"aegis::{name}"):
