@@ -14,7 +14,7 @@ constexpr uint32_t kLowBits = 0x55555555;
 
 /// Words of a row of `k` trits.
 AEGIS_HOST_DEVICE constexpr int64_t trit_words(int64_t k) {
-  return (k + kTritsInWord - 1) / kTritsInWord;
+  return k / kTritsInWord + (k % kTritsInWord != 0);  // no sum that could overflow
 }
 
 }  // namespace aegis::kernels

@@ -77,8 +77,9 @@ Tensor float8_linear(const Tensor& x, const Tensor& weight, const Tensor& weight
                      const std::optional<Tensor>& bias) {
   const Float8Arguments arguments = check_float8_linear(x, weight, weight_scale, bias);
   check_scales(weight_scale);
-  const Tensor packed = x.is_contiguous() ? x : torch::stable::contiguous(x);
   Tensor out = torch::stable::new_empty(x, shape_with_last(x, weight.size(0)));
+  if (out.numel() == 0) return out;
+  const Tensor packed = x.is_contiguous() ? x : torch::stable::contiguous(x);
   with_float_type(x.scalar_type(), "x", [&]<class Element>(std::type_identity<Element>) {
     run<Element>(arguments, packed, rows_of(x), out);
   });

@@ -19,6 +19,7 @@ Tensor ternary_linear(const Tensor& x, const Tensor& packed, const Tensor& scale
                           arguments.scale.numel()),
       "scale: expected finite values, got others");
   Tensor out = torch::stable::new_empty(x, arguments.shape);
+  if (out.numel() == 0) return out;
   const int64_t rows = arguments.rows, k = x.size(-1), n = packed.size(0);
   const int64_t padded = kernels::ternary_padded(k);
   // Not tensors: with few rows, allocating those costs more than the layer.

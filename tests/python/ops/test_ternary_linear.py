@@ -69,6 +69,8 @@ def test_reference_zero_sizes():
     for exact in (False, True):
         assert ternary_linear(torch.empty(2, 0), nothing, torch.ones(3), torch.ones(3), exact).tolist() == [[1] * 3] * 2
         assert ternary_linear(random(2, 5), packed[:0], torch.ones(0), None, exact).shape == (2, 0)
+        many = torch.empty(1 << 40, 0)  # that nothing may walk through
+        assert ternary_linear(many, nothing[:0], torch.ones(0), None, exact).shape == (1 << 40, 0)
 
 
 def test_reference_rows_that_are_not_finite():
