@@ -37,6 +37,9 @@ if(AEGIS_CUDA_ENABLED)
                                 csrc/kernels/cuda/sample.cu
                                 csrc/kernels/cuda/skinny_linear.cu
                                 csrc/kernels/cuda/ternary_linear.cu csrc/kernels/cuda/to_bfloat16_rne.cu)
+  if("90a" IN_LIST AEGIS_CUDA_ARCHITECTURES)
+    set_source_files_properties(csrc/kernels/cuda/float8_tiles.cu PROPERTIES COMPILE_DEFINITIONS AEGIS_SM90A)
+  endif()
   target_include_directories(aegis_cuda PRIVATE csrc)
   target_compile_options(aegis_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
   set_target_properties(aegis_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -49,6 +49,14 @@ CUtensorMap encode(const void* address, const TileMap& map) {
 
 }  // namespace
 
+bool float8_tiles_built() {
+#ifdef AEGIS_SM90A
+  return true;
+#else
+  return false;
+#endif
+}
+
 int compute_capability(int device) {
   int major = 0, minor = 0;
   check_launch("float8_linear",

@@ -99,8 +99,8 @@ __device__ inline void multiply(float (&d)[kTileSums], uint64_t a, uint64_t b, b
 
 #endif
 
-/// Needs kTileSharedBytes of dynamic shared memory and compute capability 9.0; does nothing on
-/// others, where it is not launched.
+/// Needs kTileSharedBytes of dynamic shared memory and compute capability 9.0, built for 90a; does
+/// nothing otherwise, and is not launched then (float8_tiles_built).
 __global__ void __launch_bounds__(kTileThreads)
     float8_tiles(Float8Linear job, const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ CUtensorMap weight_map) {
@@ -137,6 +137,7 @@ __global__ void __launch_bounds__(kTileThreads)
   for (int64_t piece = 0; piece < pieces; ++piece) {
     const int stage = tile_stage(piece);
     sm90::barrier_wait(&barriers[stage], tile_parity(piece));
+    __syncwarp();  // thread 0 may have come by another way, and WGMMA wants whole warps
     const uint32_t a = sm90::shared_address(stages + stage * kTileStageBytes);
     float sums[kTileSums] = {};
     sm90::products_begin(sums);

@@ -97,11 +97,15 @@ inline bool float8_tiles_take(const Float8Linear& job) {
          tile_count(job.rows, kTileM) * tile_count(job.n, kTileN) < int64_t{1} << 31;
 }
 
+/// Whether this library was built for 90a; without, the kernel has no code.
+bool float8_tiles_built();
+
 /// 90 for a device of compute capability 9.0.
 int compute_capability(int device);
 
-/// Queues the kernel on `stream`. `x` is (rows, k) E4M3 values, row-major, of any number of rows;
-/// the job is one that float8_tiles_take. Throws std::runtime_error where the driver refuses.
+/// Queues the kernel, which was built, on `stream`. `x` is (rows, k) E4M3 values, row-major, of any
+/// number of rows; the job is one that float8_tiles_take. Throws std::runtime_error where the
+/// driver refuses.
 void launch_float8_tiles(const Float8Linear& job, CUstream_st* stream);
 
 }  // namespace aegis::kernels::cuda

@@ -29,7 +29,10 @@ Way choose(const Float8Arguments& arguments, int64_t rows, const kernels::Float8
            int32_t device) {
   if (rows <= kernels::cuda::kFloat8GemvRows) return Way::gemv;
   const int sm = kernels::cuda::compute_capability(device);
-  if (tiles_wanted() && sm == 90 && kernels::cuda::float8_tiles_take(job)) return Way::tiles;
+  if (tiles_wanted() && kernels::cuda::float8_tiles_built() && sm == 90 &&
+      kernels::cuda::float8_tiles_take(job)) {
+    return Way::tiles;
+  }
   const Tensor& weight = arguments.weight;
   const bool torch_takes = arguments.groups.count == 1 && weight.is_contiguous() &&
                            weight.size(0) % 16 == 0 && weight.size(1) % 16 == 0 &&
