@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from aegis import ops
+from aegis.quant.gguf_header import check_header
 from aegis.quant.ternary import Precision, TernaryLinear
 
 __all__ = ["install", "read_bitnet", "read_gguf"]
@@ -90,19 +91,28 @@ def read_gguf(
         once the names are those of the model.
 
     Raises:
-        ValueError: scales that differ within a row, or a file without ternary tensors.
+        ValueError: scales that differ within a row, a file without ternary tensors, or one that is damaged.
         ImportError: gguf is not installed.
     """
     try:
         import gguf
     except ModuleNotFoundError as error:
         raise ImportError("read_gguf needs gguf: pip install 'aegis-torch[gguf]'", name=error.name) from error
-    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    check_header(path)
+    try:
+        tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    except (ValueError, LookupError, OverflowError) as error:
+        raise ValueError(f"path: expected a GGUF file, but {path} is damaged: {error}") from error
     layers = {}
     for key, tensor in tensors.items():
         if tensor.tensor_type.name not in GGUF_TYPES:
             continue
         weight = torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
+        if weight.dim() != 2 or not bool(weight.isfinite().all()):
+            raise ValueError(
+                f"path: expected tensors of 2 dimensions and of finite numbers, but {key} has shape "
+                f"{tuple(weight.shape)}{'' if weight.dim() != 2 else ' and others'}"
+            )
         packed, scale = ops.pack_ternary(weight)
         if not force and not torch.equal(ops.unpack_ternary(packed, scale, weight.shape[1]), weight):
             raise ValueError(

@@ -1,5 +1,7 @@
 """Ternary weights read from Hugging Face's BitNet checkpoints and from GGUF, against what those projects read."""
 
+import struct
+
 import pytest
 import torch
 from aegis.quant import TernaryLinear, install, read_bitnet, read_gguf
@@ -111,6 +113,65 @@ def test_gguf_whose_scales_differ_within_a_row_case48(gguf, tmp_path):
     with pytest.raises(ValueError, match=r"one scale in every row .* up\.weight has several"):
         read_gguf(path)
     assert read_gguf(path, force=True)["up"].in_features == 512
+
+
+def with_field(kind, value):
+    """The start of a GGUF file with one field, "k"."""
+    return b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", kind) + value
+
+
+def with_tensor(*sizes, kind=35, at=0):
+    head = b"GGUF" + struct.pack("<IQQQ", 3, 1, 0, 8) + b"w.weight"
+    return head + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, at) + bytes(1000)
+
+
+HUGE = 1 << 60
+DAMAGED = {
+    "empty": (b"", "does not begin with 'GGUF'"),
+    "another file": (b"PK" * 50, "does not begin with 'GGUF'"),
+    "cut off": (b"GGUF", "lengths within the file, got 1 × 4 bytes at byte 4 of the 4"),
+    "version": (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "expected GGUF version 2 or 3, got 1"),
+    "many fields": (b"GGUF" + struct.pack("<IQQ", 3, 0, HUGE), "expected lengths within the file"),
+    "many tensors": (b"GGUF" + struct.pack("<IQQ", 3, HUGE, 0), "expected lengths within the file"),
+    "name": (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, HUGE) + bytes(20), "expected lengths within the file"),
+    "type": (with_field(77, b""), "expected types of values as GGUF has them, got 77"),
+    "string": (with_field(8, struct.pack("<Q", HUGE)), "expected lengths within the file"),
+    "array": (with_field(9, struct.pack("<IQ", 0, HUGE)), "expected lengths within the file"),
+    "array of strings": (with_field(9, struct.pack("<IQ", 8, HUGE)), "expected lengths within the file"),
+    "array of arrays": (with_field(9, struct.pack("<IQ", 9, 1)), "expected types of values as GGUF has them, got 9"),
+    "other order of bytes": (b"GGUF" + struct.pack(">IQQ", 3, 0, HUGE), "expected lengths within the file"),
+    "sizes of a tensor": (with_tensor(HUGE, HUGE), "is damaged"),
+    "tensor past the end": (with_tensor(256, 1000), "is damaged"),
+    "place of a tensor": (with_tensor(256, 1, at=1 << 63), "is damaged"),
+    "type of a tensor": (with_tensor(256, 1, kind=9999), "is damaged"),
+    "row of a tensor": (with_tensor(100, 1), "is damaged"),
+    "dimensions": (with_tensor(256, 1, 2), r"w\.weight has shape \(2, 1, 256\)"),
+    "numbers": (with_tensor(256, 2)[:-1000] + b"\xff" * 1000, r"w\.weight has shape \(2, 256\) and others"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_gguf_that_is_damaged(gguf, tmp_path, damage):
+    content, message = DAMAGED[damage]
+    (tmp_path / "model.gguf").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_gguf(tmp_path / "model.gguf")
+
+
+def test_gguf_with_fields_of_every_type(gguf, tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_bool("a", True)
+    writer.add_float64("b", 1.5)
+    writer.add_uint16("c", 7)
+    writer.add_array("d", ["one", "two"])
+    writer.add_array("e", [1, 2, 3])
+    kind = gguf.GGMLQuantizationType.TQ2_0
+    writer.add_tensor("up.weight", gguf.quantize(torch.ones(3, 256).numpy(), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert (read_gguf(tmp_path / "model.gguf")["up"].dequantize() == 1).all()
 
 
 def test_gguf_without_ternary_tensors(gguf, tmp_path):
