@@ -133,7 +133,8 @@ def load_float8(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
 
     Every ``nn.Linear`` (or :class:`Float8Linear`) for which there is a float8 weight is replaced by a
     :class:`Float8Linear`, in place; all other tensors are loaded as by ``model.load_state_dict``. All names and shapes
-    are checked before anything is changed.
+    are checked before anything is changed. A tensor that the model has under several names (an ``lm_head`` tied to the
+    embedding, a module that stands in several places) need be there under one of them; it stays shared.
 
     Args:
         model: on the device where it shall stay.
@@ -154,9 +155,15 @@ def load_float8(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
             layers[path] = _layer_for(model, path, named)
     taken = {f"{path}.{name}" for path, layer in layers.items() for name in layer.state_dict()}
     rest = {name: tensor for name, tensor in named.items() if name not in taken}
-    own = model.state_dict()
-    kept = {name: tensor for name, tensor in own.items() if name.rpartition(".")[0] not in layers}
-    if missing := sorted(kept.keys() - rest.keys()):
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths.setdefault(module, []).append(path)
+    replaced = {path: model.get_submodule(path) for path in layers}
+    gone = {path for module in replaced.values() for path in paths[module]}
+    own = model.state_dict(keep_vars=True)  # so that what is shared is one object
+    kept = {name: tensor for name, tensor in own.items() if name.rpartition(".")[0] not in gone}
+    given = {id(kept[name]) for name in kept.keys() & rest.keys()}
+    if missing := sorted(name for name, tensor in kept.items() if id(tensor) not in given):
         raise ValueError(f"tensors: expected all that the model has, but these are missing: {_some(missing)}")
     if unexpected := sorted(rest.keys() - kept.keys()):
         raise ValueError(f"tensors: expected names that the model has, got besides: {_some(unexpected)}")
@@ -165,8 +172,11 @@ def load_float8(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
             raise ValueError(f"{name}: expected shape {list(kept[name].shape)}, got {list(tensor.shape)}")
     model.load_state_dict(rest, strict=False)
     for path, layer in layers.items():
-        parent, _, last = path.rpartition(".")
-        setattr(model.get_submodule(parent), last, layer.train(model.get_submodule(path).training))
+        module = replaced[path]
+        layer.train(module.training)
+        for place in paths[module]:
+            parent, _, last = place.rpartition(".")
+            setattr(model.get_submodule(parent), last, layer)
     return list(layers)
 
 

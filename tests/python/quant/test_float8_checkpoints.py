@@ -113,6 +113,35 @@ def test_load_into_plain_layers(format, block, tmp_path):
     assert load_float8(target, source.state_dict()) == ["a", "b.0"]  # over float8 layers
 
 
+class Tied(nn.Module):
+    """With an embedding for its lm_head, and a layer that stands in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.lm_head = nn.Embedding(7, 16), nn.Linear(16, 7, bias=False)
+        self.first = self.second = nn.Linear(16, 16)
+        self.lm_head.weight = self.embed.weight
+
+
+@pytest.mark.parametrize("left_out", [(), ("lm_head.weight",), ("embed.weight", "first.")], ids=str)
+def test_load_into_a_model_that_shares_tensors(left_out):
+    source, target = Tied(), Tied()
+    convert(source, "float8")
+    state = {name: tensor for name, tensor in source.state_dict().items() if not name.startswith(tuple(left_out))}
+    load_float8(target, state)
+    assert target.lm_head.weight is target.embed.weight
+    assert torch.equal(target.lm_head.weight, source.lm_head.weight)
+    assert target.first is target.second
+    assert torch.equal(target.first.weight.view(torch.uint8), source.first.weight.view(torch.uint8))
+
+
+def test_load_that_would_leave_a_shared_tensor_empty():
+    values = {"lm_head.weight": torch.zeros(7, 16).to(torch.float8_e4m3fn), "lm_head.weight_scale": torch.ones(1)}
+    state = {name: tensor for name, tensor in Tied().state_dict().items() if name != "embed.weight"}
+    with pytest.raises(ValueError, match=r"missing: embed\.weight"):
+        load_float8(Tied(), {**state, **values})
+
+
 def test_input_scales_are_left_out():
     got = read_float8({"layer.weight": VALUES, "layer.weight_scale": torch.ones(1), "layer.input_scale": torch.ones(1)})
     assert set(got) == {"layer.weight", "layer.weight_scale"}
