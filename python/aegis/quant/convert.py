@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Any
 
@@ -132,15 +132,24 @@ def revert(model: nn.Module) -> int:
 
 def freeze(model: nn.Module) -> int:
     """Packs every :class:`~aegis.quant.TernaryLinear` that trains (:meth:`~aegis.quant.TernaryLinear.freeze`); returns
-    how many."""
-    training = [m for m in model.modules() if isinstance(m, TernaryLinear) and m.float_weight is not None]
+    how many.
+
+    Raises:
+        ValueError: a layer with weights that are not finite; nothing was changed.
+    """
+    training: list[TernaryLinear] = []
+    for name, module in model.named_modules():
+        if isinstance(module, TernaryLinear) and module.float_weight is not None:
+            if not bool(module.float_weight.isfinite().all()):
+                raise ValueError(f"model: expected finite weights, got others in {name or 'the model itself'}")
+            training.append(module)
     for module in training:
         module.freeze()
     return len(training)
 
 
 def _check_skip(model: nn.Module, skip: Sequence[str]) -> None:
-    if isinstance(skip, str) or not all(isinstance(name, str) for name in skip):
+    if isinstance(skip, str) or not isinstance(skip, Collection) or not all(isinstance(name, str) for name in skip):
         raise ValueError(f"skip: expected a sequence of names, got {skip!r}")
     paths = [name for name, _ in model.named_modules(remove_duplicate=False)]
     for name in skip:

@@ -68,8 +68,9 @@ class Float8Linear(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        if in_features < 0 or out_features < 0:
-            raise ValueError(f"in_features and out_features: expected at least 0, got {in_features}, {out_features}")
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if not isinstance(size, int) or size < 0:
+                raise ValueError(f"{name}: expected at least 0, got {size!r}")
         _check_block(block)
         _check_bias_dtype(dtype)
         self.in_features, self.out_features, self.block = in_features, out_features, block

@@ -42,7 +42,8 @@ class TernaryLinear(nn.Module):
     Args:
         in_features, out_features, bias, device, dtype: as of ``nn.Linear``. A packed layer begins with all weights
             zero; ``dtype`` is that of the bias.
-        precision: of the activations: ``"int8"`` (as trained), or ``"exact"``.
+        precision: of the activations: ``"int8"`` (as trained), or ``"exact"``. Then more than eight rows on a CPU are
+            multiplied by torch, so that an element that is not finite spoils its whole row.
         train: whether it trains. In training activations are rounded to int8 like those of a packed layer, and the
             weight has one scale, its mean magnitude; gradients pass through both roundings unchanged.
 
@@ -107,7 +108,7 @@ class TernaryLinear(nn.Module):
         """A layer of packed weights, which are taken as they are and not copied.
 
         Raises:
-            ValueError: what :func:`aegis.ops.unpack_ternary` refuses, or a bias of another shape.
+            ValueError: what :func:`aegis.ops.unpack_ternary` refuses, or a bias of another shape or device.
         """
         _check_packed(packed, scale, in_features)
         module = cls(in_features, packed.shape[0], False, precision=precision, device="meta")
@@ -115,6 +116,8 @@ class TernaryLinear(nn.Module):
         if bias is not None:
             if bias.shape != (packed.shape[0],):
                 raise ValueError(f"bias: expected shape ({packed.shape[0]},), got {tuple(bias.shape)}")
+            if bias.device != packed.device:
+                raise ValueError(f"bias: expected on the device of packed, {packed.device}, got {bias.device}")
             module.bias = nn.Parameter(bias.detach(), requires_grad=False)
         return module
 
@@ -164,8 +167,11 @@ class TernaryLinear(nn.Module):
     def freeze(self) -> TernaryLinear:
         """Rounds the float weight of a training layer and packs it, in place; returns the layer itself.
 
-        The packed layer computes what the training one did, up to the rounding of float sums. A layer that is packed
-        already stays as it is.
+        The packed layer computes what the training one did, up to the rounding of float sums and, where the weight is
+        bfloat16 or float16, of the scale, which stays float32. A layer that is packed already stays as it is.
+
+        Raises:
+            ValueError: a weight that is not finite; nothing is changed.
         """
         if self.float_weight is None:
             return self
@@ -268,6 +274,8 @@ class TernaryLinear(nn.Module):
 def _check_layout(layout: Tensor | None, in_features: int) -> None:
     if layout is None or layout.shape != (2,):
         raise ValueError(f"layout: expected a tag and a size, got {layout if layout is None else tuple(layout.shape)}")
+    if layout.is_meta:
+        raise ValueError("layout: expected a tag and a size, got a tensor on the meta device, which has neither")
     tag, size = layout.tolist()
     if tag != LAYOUT:
         raise ValueError(f"layout: expected tag {LAYOUT} (16 trits to a word, lowest bits first), got {tag}")

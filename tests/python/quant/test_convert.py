@@ -159,6 +159,7 @@ def test_convert_refuses_all_or_nothing():
         ("model", "halved", {}, ValueError, "model: expected an nn.Module, got str"),
         (nn.Sequential(), "quartered", {}, ValueError, "scheme: expected one of .*'halved'.*, got 'quartered'"),
         (nn.Sequential(), "halved", {"skip": "mlp"}, ValueError, "skip: expected a sequence of names, got 'mlp'"),
+        (nn.Sequential(), "halved", {"skip": None}, ValueError, "skip: expected a sequence of names, got None"),
         (nn.Sequential(), "halved", {"skip": [1]}, ValueError, r"skip: expected a sequence of names, got \[1\]"),
         (nn.Sequential(), "halved", {"skip": ["m"]}, ValueError, "skip: expected names of modules .*, got 'm'"),
         (nn.Sequential(nn.Linear(2, 2)), "halved", {"sort": 1}, TypeError, "sort"),

@@ -140,7 +140,8 @@ VALUES, SCALES = torch.zeros(4, 6).to(torch.float8_e4m3fn), torch.ones(4, 1)
     ("call", "message"),
     [
         (lambda: Float8Linear(3, 4, block=64), r"block: expected 0 .* or 128, got 64"),
-        (lambda: Float8Linear(-1, 4), "in_features and out_features: expected at least 0"),
+        (lambda: Float8Linear(-1, 4), "in_features: expected at least 0, got -1"),
+        (lambda: Float8Linear(3, 4.5), "out_features: expected at least 0, got 4.5"),
         (lambda: Float8Linear(3, 4, dtype=torch.int8), "dtype of bias: expected .* got int8"),
         (lambda: Float8Linear.from_linear(linear(dtype=torch.float64)), "linear: expected weights of .* got float64"),
         (lambda: Float8Linear.from_tensors(VALUES.float(), SCALES), "weight: expected a 2-D tensor of float8_e4m3fn"),

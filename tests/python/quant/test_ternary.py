@@ -133,6 +133,7 @@ def with_word(row, word, bits):
         ("layout", torch.tensor([2, 40]), r"layout: expected tag 1 \(16 trits to a word, lowest bits first\), got 2"),
         ("layout", torch.tensor([1, 39]), "layout: expected in_features 40, got 39"),
         ("layout", torch.tensor([1]), "layout: expected a tag and a size"),
+        ("layout", torch.ones(2, device="meta"), "layout: expected a tag and a size, got a tensor on the meta device"),
         ("layout", None, "layout: expected a tag and a size, got None"),
         ("packed", with_word(2, 1, 3), "packed: expected codes 00, 01 and 10, got 11"),
         ("packed", with_word(2, 2, 1 << 31), "packed: expected zeros past the 40 trits of a row, got others"),
@@ -209,6 +210,12 @@ def test_gradient_of_a_packed_layer_is_refused_when_asked_for(precision, rows):
         (
             lambda: TernaryLinear.from_packed(torch.zeros(3, 2, dtype=torch.uint32), torch.ones(3), 32, torch.ones(4)),
             r"bias: expected shape \(3,\), got \(4,\)",
+        ),
+        (
+            lambda: TernaryLinear.from_packed(
+                torch.zeros(3, 2, dtype=torch.uint32), torch.ones(3), 32, torch.ones(3, device="meta")
+            ),
+            "bias: expected on the device of packed, cpu, got meta",
         ),
         (
             lambda: TernaryLinear.from_packed(torch.zeros(3, dtype=torch.uint32), torch.ones(3), 32),
@@ -295,6 +302,15 @@ def test_training_computes_what_the_frozen_layer_does_and_passes_gradients():
     with torch.no_grad():
         torch.testing.assert_close(layer(x), out, rtol=1e-4, atol=1e-4)
     assert not any(p.requires_grad for p in layer.parameters())
+
+
+def test_freeze_of_a_model_packs_all_layers_or_none():
+    model = nn.Sequential(TernaryLinear(4, 4, train=True), TernaryLinear(4, 4, train=True))
+    with torch.no_grad():
+        model[1].float_weight[2, 1] = torch.nan
+    with pytest.raises(ValueError, match="model: expected finite weights, got others in 1"):
+        freeze(model)
+    assert all(layer.float_weight is not None for layer in model)
 
 
 def test_training_layer_starts_as_a_linear_does():
