@@ -147,8 +147,8 @@ class PageTable:
         return self._table.evictable_pages
 
     def describe(self, page: int) -> Mapping[str, Any]:
-        """owner, block (of its sequence, or None), references, pins, age (calls since it was last taken, shared or given
-        back), frequency (how often it was shared, halved when eviction passed it over), shareable."""
+        """owner, block (of its sequence, or None), references, pins, age (calls since it was last taken, shared or
+        given back), frequency (how often it was shared, halved when eviction passed it over), shareable."""
         return MappingProxyType(self._table.describe(_number("page", page)))
 
     def mask(self, **conditions: Any) -> NDArray[np.bool_]:
