@@ -179,7 +179,8 @@ void PageTable::check_invariants() const {
   int64_t indexed = 0;
   for (uint32_t page = 0; page < records_.size(); ++page) {
     const PageDescriptor& record = records_[page];
-    must(record.references >= references[page], "a page with fewer references than holders", page);
+    const bool single = record.references == 1 && record.block == kNoBlock;
+    must(record.references == references[page] + single, "a page's references", page);
     must(seen[page] == (record.references == 0 && record.pins == 0), "a page that is lost", page);
     indexed += record.content != 0;
     if (record.content != 0) {

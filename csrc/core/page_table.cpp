@@ -216,16 +216,21 @@ void PageTable::let_go(uint32_t page) {
 }
 
 uint32_t PageTable::allocate(uint32_t owner) {
+  check<std::invalid_argument>(owner != kNobody, "owner: expected 0 to ", kNobody - 1, ", got ",
+                               owner);
   check_room(1, 0);
   tick();
-  const uint32_t page = take(owner, 0);
+  const uint32_t page = take(owner, kNoBlock);
   debug_check();
   return page;
 }
 
 void PageTable::release(uint32_t page) {
-  check<std::invalid_argument>(descriptor(page).references > 0, "page ", page,
+  const PageDescriptor& record = descriptor(page);
+  check<std::invalid_argument>(record.references > 0, "page ", page,
                                ": expected one that is held, got one that was given back");
+  check<std::invalid_argument>(record.block == kNoBlock, "page ", page,
+                               ": expected one of allocate, got one of sequences");
   tick();
   let_go(page);
   debug_check();

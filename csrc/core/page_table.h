@@ -21,7 +21,7 @@ struct PageDescriptor {
   uint64_t behind;        ///< content of the block before it; 0: it is the first
   uint64_t key;           ///< in the index of contents
   uint32_t owner;         ///< sequence that took it
-  uint32_t block;         ///< which block of that sequence
+  uint32_t block;         ///< which block of that sequence; kNoBlock: of allocate()
   uint32_t references;    ///< sequences that hold it
   uint32_t pins;          ///< that keep it from eviction
   uint32_t epoch;         ///< when it was last taken, shared or given back
@@ -57,6 +57,7 @@ class PageTable {
   enum class Eviction { none, lru, frequency };
   static constexpr uint32_t kNoPage = UINT32_MAX;
   static constexpr uint32_t kNobody = UINT32_MAX;
+  static constexpr uint32_t kNoBlock = UINT32_MAX;
 
   enum Flag : uint8_t { kUsed = 1, kEvictable = 2, kPinned = 4, kShared = 8, kIndexed = 16 };
 
@@ -104,7 +105,8 @@ class PageTable {
 
   /// A page for `owner`, free or evicted. Throws PagesExhausted.
   uint32_t allocate(uint32_t owner);
-  /// One reference less. Throws std::invalid_argument where nobody holds it: a double free.
+  /// Gives back a page of allocate(). Throws std::invalid_argument where nobody holds it, a double
+  /// free, and where a sequence does.
   void release(uint32_t page);
 
   const PageDescriptor& descriptor(uint32_t page) const;

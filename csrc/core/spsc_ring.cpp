@@ -61,7 +61,7 @@ std::shared_ptr<SpscRing> SpscRing::create(uint64_t capacity, bool shared) {
   auto* head = new (memory.data()) Shared{};
   head->capacity = capacity;
   head->magic = kMagic;
-  return std::shared_ptr<SpscRing>(new SpscRing(std::move(memory), Descriptor()));
+  return std::shared_ptr<SpscRing>(new SpscRing(std::move(memory), Descriptor(), capacity));
 }
 
 std::shared_ptr<SpscRing> SpscRing::attach(int fd) {
@@ -78,15 +78,15 @@ std::shared_ptr<SpscRing> SpscRing::attach(int fd) {
   check<std::runtime_error>(whole, "fd: expected the descriptor of a ring, got that of ", size,
                             " other bytes");
   Mapping memory = Mapping::of_file(own.get(), 0, size);
-  return std::shared_ptr<SpscRing>(new SpscRing(std::move(memory), std::move(own)));
+  return std::shared_ptr<SpscRing>(new SpscRing(std::move(memory), std::move(own), words[1]));
 }
 
-SpscRing::SpscRing(Mapping memory, Descriptor attached)
+SpscRing::SpscRing(Mapping memory, Descriptor attached, uint64_t capacity)
     : memory_(std::move(memory)),
       attached_(std::move(attached)),
       shared_(std::launder(reinterpret_cast<Shared*>(memory_.data()))),
       entries_(std::launder(reinterpret_cast<SpscEntry*>(memory_.data() + sizeof(Shared)))),
-      mask_(shared_->capacity - 1) {
+      mask_(capacity - 1) {
   // An index of the other side that is not ahead of its own: what this side may be sure of.
   producer_.seen = shared_->head.load(std::memory_order_acquire);
   consumer_.seen = shared_->head.load(std::memory_order_acquire);
@@ -146,7 +146,7 @@ SpscRing::Wait SpscRing::wait_entry(std::chrono::nanoseconds limit) noexcept {
   be_consumer();
   return wait(limit, shared_->producer, true, [&] {
     consumer_.seen = shared_->tail.load(std::memory_order_acquire);
-    return consumer_.seen != shared_->head.load(std::memory_order_relaxed);
+    return counted(consumer_.seen - shared_->head.load(std::memory_order_relaxed)) != 0;
   });
 }
 

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -64,7 +63,7 @@ class SpscRing {
   /// Entries that are there; an old number to whoever is neither side.
   uint64_t size() const {
     const uint64_t head = shared_->head.load(std::memory_order_acquire);
-    return shared_->tail.load(std::memory_order_acquire) - head;
+    return counted(shared_->tail.load(std::memory_order_acquire) - head);
   }
 
   /// Producer: copies as many of `entries` as there is room for, from the first on, and returns how
@@ -72,13 +71,13 @@ class SpscRing {
   size_t try_push(std::span<const SpscEntry> entries) noexcept {
     if (entries.empty()) return 0;
     const uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
-    int64_t room = signed_difference(producer_.seen + capacity(), tail);
-    if (room < std::ssize(entries)) {
+    uint64_t room = counted(producer_.seen + capacity() - tail);
+    if (room < entries.size()) {
       producer_.seen = shared_->head.load(std::memory_order_acquire);
-      room = signed_difference(producer_.seen + capacity(), tail);
+      room = counted(producer_.seen + capacity() - tail);
       if (room == 0) return 0;
     }
-    const auto count = static_cast<size_t>(std::min<int64_t>(room, std::ssize(entries)));
+    const size_t count = std::min<size_t>(room, entries.size());
     const size_t at = tail & mask_, first = std::min(count, capacity() - at);
     std::memcpy(entries_ + at, entries.data(), first * sizeof(SpscEntry));
     std::memcpy(entries_, entries.data() + first, (count - first) * sizeof(SpscEntry));
@@ -102,13 +101,13 @@ class SpscRing {
   size_t try_pop(std::span<SpscEntry> out) noexcept {
     if (out.empty()) return 0;
     const uint64_t head = shared_->head.load(std::memory_order_relaxed);
-    int64_t there = signed_difference(consumer_.seen, head);
-    if (there < std::ssize(out)) {
+    uint64_t there = counted(consumer_.seen - head);
+    if (there < out.size()) {
       consumer_.seen = shared_->tail.load(std::memory_order_acquire);
-      there = signed_difference(consumer_.seen, head);
+      there = counted(consumer_.seen - head);
       if (there == 0) return 0;
     }
-    const auto count = static_cast<size_t>(std::min<int64_t>(there, std::ssize(out)));
+    const size_t count = std::min<size_t>(there, out.size());
     const size_t at = head & mask_, first = std::min(count, capacity() - at);
     std::memcpy(out.data(), entries_ + at, first * sizeof(SpscEntry));
     std::memcpy(out.data() + first, entries_, (count - first) * sizeof(SpscEntry));
@@ -118,9 +117,9 @@ class SpscRing {
 
   bool try_pop(SpscEntry& out) noexcept {
     const uint64_t head = shared_->head.load(std::memory_order_relaxed);
-    if (signed_difference(consumer_.seen, head) <= 0) {
+    if (counted(consumer_.seen - head) == 0) {
       consumer_.seen = shared_->tail.load(std::memory_order_acquire);
-      if (head == consumer_.seen) return false;
+      if (counted(consumer_.seen - head) == 0) return false;
     }
     out = entries_[head & mask_];
     shared_->head.store(head + 1, std::memory_order_release);
@@ -167,9 +166,13 @@ class SpscRing {
   static_assert(sizeof(Shared) == 256 && std::atomic<uint64_t>::is_always_lock_free);
   static_assert(offsetof(Shared, head) - offsetof(Shared, tail) == 64);
 
-  /// What was seen may lag behind this side's own index, where another object was the side before;
-  /// it is then looked at again.
-  static int64_t signed_difference(uint64_t a, uint64_t b) { return static_cast<int64_t>(a - b); }
+  /// A difference of indices as a number of entries, 0 to capacity(). What was seen may lag behind
+  /// this side's own index, where another object was the side before: that is 0, and it is looked
+  /// at again. Whatever the other process writes, no more is copied than there is memory for.
+  uint64_t counted(uint64_t difference) const {
+    const auto entries = static_cast<int64_t>(difference);
+    return entries <= 0 ? 0 : std::min(static_cast<uint64_t>(entries), capacity());
+  }
 
   /// What one side alone touches: in a line of its own, and in each process.
   struct alignas(64) Side {
@@ -177,7 +180,7 @@ class SpscRing {
     uint64_t registered = 0;  // 1 + fork_generation() of when this process registered
   };
 
-  SpscRing(Mapping memory, Descriptor attached);
+  SpscRing(Mapping memory, Descriptor attached, uint64_t capacity);
   static void register_as(Process& process, Side& side) noexcept;
   template <class Ready>
   Wait wait(std::chrono::nanoseconds limit, const Process& other, bool drains,

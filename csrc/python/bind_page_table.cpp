@@ -35,6 +35,7 @@ kernels::PageQuery query_of(const PageTable& table, uint8_t flag_mask, uint8_t f
                             std::pair<uint8_t, uint8_t> frequencies) {
   const PageTable::Shadows shadows = table.shadows();
   const uint32_t now = table.clock();
+  const bool older_than_all = ages.first > now;  // then no epoch will do
   return {shadows.flags,
           shadows.epochs,
           shadows.owners,
@@ -45,10 +46,12 @@ kernels::PageQuery query_of(const PageTable& table, uint8_t flag_mask, uint8_t f
           flag_value,
           !owner,
           owner.value_or(0),
-          ages.second >= now ? 0 : now - ages.second,
-          ages.first == 0    ? UINT32_MAX
-          : ages.first > now ? 0
-                             : now - ages.first,
+          older_than_all       ? 1
+          : ages.second >= now ? 0
+                               : now - ages.second,
+          older_than_all    ? 0
+          : ages.first == 0 ? UINT32_MAX
+                            : now - ages.first,
           references.first,
           references.second,
           frequencies.first,
@@ -72,7 +75,8 @@ py::dict describe(const PageTable& table, uint32_t page) {
   py::dict result;
   result["owner"] =
       record.owner == PageTable::kNobody ? py::object(py::none()) : py::int_(record.owner);
-  result["block"] = record.block;
+  result["block"] =
+      record.block == PageTable::kNoBlock ? py::object(py::none()) : py::int_(record.block);
   result["references"] = record.references;
   result["pins"] = record.pins;
   result["age"] = table.clock() - record.epoch;

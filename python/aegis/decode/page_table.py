@@ -124,7 +124,7 @@ class PageTable:
         return self._table.allocate(_number("owner", owner))
 
     def release(self, page: int) -> None:
-        """Gives back a page of :meth:`allocate`. Raises ValueError where nobody holds it."""
+        """Gives back a page of :meth:`allocate`. Raises ValueError where nobody holds it, or a sequence does."""
         self._table.release(_number("page", page))
 
     # --- questions
@@ -147,8 +147,8 @@ class PageTable:
         return self._table.evictable_pages
 
     def describe(self, page: int) -> Mapping[str, Any]:
-        """owner, block, references, pins, age (calls since it was last taken, shared or given back), frequency (how
-        often it was shared, halved when eviction passed it over), shareable."""
+        """owner, block (of its sequence, or None), references, pins, age (calls since it was last taken, shared or
+        given back), frequency (how often it was shared, halved when eviction passed it over), shareable."""
         return MappingProxyType(self._table.describe(_number("page", page)))
 
     def mask(self, **conditions: Any) -> NDArray[np.bool_]:

@@ -169,7 +169,7 @@ class SpeculativeFastRunner:
 
     def text(self, row: int) -> Tensor:
         """(n,) int64: all tokens of a row so far, padding included."""
-        return self._retired[row].clone() if row in self._retired else self._text[row, : self._lengths[row]].clone()
+        return self._retired.get(row, self._text[row])[: self._lengths[row]].clone()
 
     @torch.no_grad()
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, *, chunk: int = PREFILL_CHUNK) -> Tensor:
@@ -292,13 +292,16 @@ class SpeculativeFastRunner:
         """No more tokens for this row; those beyond ``length`` are taken back.
 
         Raises:
+            IndexError: no such row.
             ValueError: more than the row has, or less than a token.
         """
+        if not 0 <= row < len(self._lengths):
+            raise IndexError(f"row: expected one of {len(self._lengths)}, got {row}")
+        if length is not None and not 1 <= length <= self._lengths[row]:
+            raise ValueError(f"length: expected 1 to {self._lengths[row]}, the row's, got {length}")
         self._ended[row] = True
         if length is None or length == self._lengths[row]:
             return
-        if not 1 <= length < self._lengths[row]:
-            raise ValueError(f"length: expected 1 to {self._lengths[row]}, the row's, got {length}")
         self._lengths[row] = length
         if row not in self._retired:
             self._settle(row, [length])

@@ -118,7 +118,7 @@ class SpscRing:
         """
         if out is None:
             size = self.capacity if most is None else most
-            if not isinstance(size, int) or size < 1:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(f"most: expected at least 1, got {size!r}")
             out = np.empty(min(size, max(len(self), 1)), self.dtype)
         else:

@@ -102,6 +102,8 @@ TEST(PageTable, OutOfPagesChangesNothing) {
   EXPECT_THROW(table.fork(1, 2), std::invalid_argument);
   EXPECT_THROW(table.free(3), std::out_of_range);
   EXPECT_THROW(table.descriptor(4), std::out_of_range);
+  EXPECT_THROW(table.release(table.pages_of(1)[0]), std::invalid_argument) << "a sequence's";
+  EXPECT_THROW(table.allocate(PageTable::kNobody), std::invalid_argument);
   EXPECT_THROW(PageTable(0, 1, Eviction::lru), std::invalid_argument);
   EXPECT_THROW(PageTable(1, 0, Eviction::lru), std::invalid_argument);
   const uint32_t page = table.allocate(7);

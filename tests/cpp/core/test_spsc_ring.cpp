@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <random>
 #include <thread>
 #include <vector>
@@ -203,6 +204,56 @@ TEST(SpscRing, ASideCanBeHandedOn) {
     ASSERT_TRUE(is(e, n));
     ASSERT_FALSE(first->try_pop(e));
     ASSERT_EQ(second->try_pop(std::span(&e, 1)), 0u);
+  }
+}
+
+/// A view of the memory of a shared ring, as another process might have it.
+struct Words {
+  explicit Words(const SpscRing& ring) : memory(Mapping::of_file(ring.fd(), 0, page_size())) {}
+  std::atomic<uint64_t>& at(size_t byte) {
+    return *reinterpret_cast<std::atomic<uint64_t>*>(memory.data() + byte);
+  }
+  Mapping memory;
+};
+constexpr size_t kCapacity = 8, kTail = 64, kHead = 128;
+
+TEST(SpscRing, IndicesGoOnAcrossTwoToTheThirtySecondAndTwoToTheSixtyFourth) {
+  for (const uint64_t start : {(uint64_t{1} << 32) - 5, ~uint64_t{0} - 5}) {
+    const auto first = SpscRing::create(4, true);
+    Words words(*first);
+    words.at(kTail) = words.at(kHead) = start;
+    const auto ring = SpscRing::attach(first->fd());
+    SpscEntry some[3], more[4];
+    for (uint64_t n = 0; n < 30; n += 3) {
+      for (uint64_t i = 0; i < 3; ++i) some[i] = entry(n + i);
+      ASSERT_EQ(ring->try_push(some), 3u);
+      ASSERT_TRUE(ring->try_push(entry(n + 99)));
+      ASSERT_FALSE(ring->try_push(entry(0)));
+      ASSERT_EQ(ring->size(), 4u);
+      ASSERT_EQ(ring->try_pop(more), 4u);
+      ASSERT_TRUE(is(more[0], n) && is(more[2], n + 2) && is(more[3], n + 99));
+      ASSERT_FALSE(ring->try_pop(more[0]));
+    }
+  }
+}
+
+TEST(SpscRing, WhateverTheOtherProcessWritesNoMoreIsCopiedThanThereIsMemoryFor) {
+  const uint64_t forged[] = {5, 1000, uint64_t{1} << 40, uint64_t{1} << 63, ~uint64_t{0}};
+  std::vector<SpscEntry> many(4096, entry(1));
+  for (const uint64_t index : forged) {
+    for (const size_t which : {kTail, kHead}) {
+      const auto ring = SpscRing::create(4, true);
+      Words words(*ring);
+      words.at(which) = index;
+      words.at(kCapacity) = uint64_t{1} << 40;
+      EXPECT_LE(ring->try_push(many), 4u);
+      words.at(which) = index;
+      EXPECT_LE(ring->try_pop(many), 4u);
+      EXPECT_LE(ring->size(), 4u);
+      EXPECT_EQ(ring->capacity(), 4u);
+      const bool there = ring->wait_entry(0ns) == Wait::ready;
+      EXPECT_EQ(ring->try_pop(std::span(many).first(1)), there ? 1u : 0u);
+    }
   }
 }
 

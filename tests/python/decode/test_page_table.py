@@ -195,6 +195,8 @@ def test_a_common_prefix_is_kept_once():
         (ValueError, "handle: expected one of a pin", lambda t: t.unpin(1)),
         (IndexError, "page: expected 0 to 3, got 4", lambda t: t.describe(4)),
         (ValueError, "page 3: expected one that is held", lambda t: t.release(3)),
+        (ValueError, "page 0: expected one of allocate, got one of sequences", lambda t: t.release(0)),
+        (ValueError, "owner: expected 0 to 4294967294, got 4294967295", lambda t: t.allocate(2**32 - 1)),
         (TypeError, "colour: no such condition", lambda t: t.mask(colour=1)),
         (ValueError, r"age: expected \(least, most\), got 3", lambda t: t.mask(age=3)),
         (
@@ -226,3 +228,11 @@ def test_a_page_given_back_twice_is_an_error():
     with pytest.raises(ValueError, match="expected one that is held, got one that was given back"):
         table.release(page)
     assert table.free_pages == 2
+
+
+def test_no_page_is_older_than_the_table():
+    table = aegis.PageTable(70)
+    table.allocate(1)
+    assert not table.mask(age=(2, None)).any()
+    assert table.oldest(age=(1000, None)) is None
+    assert table.mask(age=(1, None)).sum() == 69

@@ -318,6 +318,24 @@ def test_rows_end_at_different_times_and_others_go_on(llama):
         assert torch.equal(got, want)
 
 
+def test_a_row_can_be_cut_after_it_has_ended(llama):
+    ids = tiny_models.prompts(3)
+    with SpeculativeFastRunner(llama, PromptLookup(), 2, batch_size=3, max_cache_len=40) as runner:
+        runner.prefill(ids)
+        for bad in (-1, 3):
+            with pytest.raises(IndexError, match=f"row: expected one of 3, got {bad}"):
+                runner.end(bad)
+        with pytest.raises(ValueError, match="length: expected 1 to 10, the row's, got 11"):
+            runner.end(1, 11)
+        assert runner.ended == [False] * 3
+        runner.end(1)
+        runner.step()  # its place in the cache now serves as filling
+        whole = runner.text(1)
+        runner.end(1, 7)
+        assert runner.lengths[1] == 7
+        assert torch.equal(runner.text(1), whole[:7])
+
+
 def test_a_step_that_failed_is_taken_back(llama):
     ids = tiny_models.prompts(2)
     calls = itertools.count()

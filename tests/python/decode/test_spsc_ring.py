@@ -194,6 +194,7 @@ def test_arrays_that_are_not_contiguous_or_aligned():
         (ValueError, "timeout: expected seconds", lambda ring: ring.pop(timeout=float("nan"))),
         (ValueError, "timeout: expected seconds", lambda ring: ring.pop(timeout=-1)),
         (ValueError, "most: expected at least 1, got 0", lambda ring: ring.pop(0)),
+        (ValueError, "most: expected at least 1, got True", lambda ring: ring.pop(True)),
         (ValueError, "out: expected room for an entry", lambda ring: ring.pop(out=entries(0, 0))),
         (ValueError, "ring: expected one with shared=True", lambda ring: ring.fileno()),
         (ValueError, "ring: expected one with shared=True", lambda ring: ring.__reduce__()),
