@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aegis import _C
 
-__all__ = ["CudaLink", "Link", "make_link", "named_device"]
+__all__ = ["CudaLink", "Link", "make_link", "named_device", "require"]
 
 
 class Link(Protocol):
@@ -103,9 +103,14 @@ class CudaLink:
 
 def make_link(device: torch.device) -> Link:
     """The link to a CUDA device. Raises ValueError where torch finds none."""
-    if not torch.cuda.is_available():
-        raise ValueError(f"device: expected one that torch finds, got {device} and no CUDA device")
+    require(device)
     return CudaLink(device)
+
+
+def require(device: torch.device) -> None:
+    """ValueError for a CUDA device where torch finds none."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: expected one that torch finds, got {device} and no CUDA device")
 
 
 def named_device(device: torch.device | str | int | None) -> torch.device | None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from aegis.data.delivery import Delivery
@@ -21,6 +21,7 @@ from aegis.data.mixture import TokenMixture
 from aegis.data.native import NativeIter
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.ranks import check_agreement, in_group, own_rank
+from aegis.data.resident import ResidentIter, ResidentTokens
 from aegis.data.state import make_state, order_of, restore
 from aegis.data.token_dataset import TokenDataset
 
@@ -72,6 +73,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             tensor is moved by its own ``to``. Batches are fresh memory that may be kept; with ``reuse`` they lie in
             buffers whose addresses do not change, by turns, and stay valid for work that was asked for (on the stream
             that was current) before the batch after the next is.
+        resident: puts all token files into the device's memory once, and cuts batches there; for a
+            :class:`~aegis.TokenDataset` of plain windows. Threads have nothing to do then.
 
     Batches have the structure that torch returns: over tokens a list ``[inputs, targets]`` of fresh int64 tensors.
     They cannot be grown by ``resize_``, and those of workers are not shared memory, as torch's are.
@@ -118,6 +121,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         reuse: bool = False,
         chain: IntegrityChain | None = None,
         device: torch.device | str | int | None = None,
+        resident: bool = False,
     ) -> None:
         self.seed = seed
         self.tail = tail
@@ -128,6 +132,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self.reuse = reuse
         self.chain = _checked(chain)
         self.device = named_device(device)
+        self.resident = resident
+        self._tokens: ResidentTokens | None = None
         if pin_memory and self.device is not None:
             raise ValueError(
                 f"pin_memory: expected False with device={str(self.device)!r}, which pins its slots itself"
@@ -164,6 +170,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if resident:
+            self._check_resident()
         self._set_up(self._next)
         if self._delivery.source is not None and num_workers > 0:
             self._warn_unused(worker_init_fn, multiprocessing_context)
@@ -208,7 +216,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         return sampler, torch.Generator().manual_seed(self.seed)
 
     def _set_up(self, progress: Progress) -> None:
-        moves = self.device is not None and self.device.type != "cpu"
+        moves = self.device is not None and self.device.type != "cpu" and not self.resident
         self._transfer = Transfer(make_link(self.device)) if self.device is not None and moves else None
         if self._transfer is None:
             self._delivery = Delivery(progress, reuse=self.reuse, chain=self.chain)
@@ -219,6 +227,15 @@ class FlatArenaDataLoader(DataLoader[Any]):
             self._order = IndexOrder(self._delivery, super()._index_sampler, batched=self._auto_collation)
         self._delivery.choose_path(self)
 
+    def _check_resident(self) -> None:
+        if self.device is None:
+            raise ValueError("device: expected one beside resident=True, whose memory the tokens are to lie in")
+        if self.batch_sampler is None or self.collate_fn is not default_collate:
+            raise ValueError("resident: expected batches, and no collate_fn: they are cut on the device")
+        if self.tail == "pad":
+            raise ValueError("tail: expected None or 'wrap' with resident=True, got 'pad'")
+        self._tokens = ResidentTokens(self.dataset, self.device)
+
     def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
         given = {"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context}
         names = " and ".join(name for name, value in given.items() if value is not None)
@@ -228,7 +245,9 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     @property
     def path(self) -> str:
-        """Which way batches come, and why: starts with "native", "arena" or "torch"."""
+        """Which way batches come, and why: starts with "native", "arena", "torch" or "resident"."""
+        if self.resident:
+            return f"resident: windows of a {type(self.dataset).__name__} are cut on {self.device}"
         if self._transfer is None:
             return self._delivery.why
         return f"{self._delivery.why}, and are copied to {self._transfer.link.device}"
@@ -269,6 +288,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             self.sampler.set_epoch(progress.epoch)
             assert self.generator is not None
             self.generator.manual_seed(self.sampler.seed ^ progress.epoch)
+        if self._tokens is not None:
+            return ResidentIter(self, self._tokens, progress, self.chain)
         # The data set, or what collates it, may have changed since: an iterator kept for long then starts anew.
         self._delivery.choose_path(self)
         kept = self._iterator
@@ -378,13 +399,16 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def __getstate__(self) -> dict[str, Any]:
         """A loader travels without its threads, slots, counters and chain; data files are opened again where it
         arrives."""
-        left = {"_iterator", "_delivery", "_order", "_transfer"}
+        left = {"_iterator", "_delivery", "_order", "_transfer", "_tokens"}
         state = {name: value for name, value in self.__dict__.items() if name not in left}
         return {**state, "_progress": self._delivery.progress, "chain": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         kept = {name: value for name, value in state.items() if name != "_progress"}
         self.__dict__.update(kept, _iterator=None, _faults_at_start=_page_faults())
+        self._tokens = None
+        if self.resident:
+            self._check_resident()
         self._set_up(state["_progress"])
 
     def __enter__(self) -> FlatArenaDataLoader:
