@@ -30,6 +30,7 @@ ORDER = [
     "bench_speculative",
     "bench_feed",
     "bench_documents",
+    "bench_scale",
     "bench_records",
     "bench_pack",
     "bench_extract_batch",

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/device_pins.h"
 
 #ifndef MADV_POPULATE_WRITE  // Linux 5.14
 #define MADV_POPULATE_READ 22
@@ -73,6 +74,7 @@ size_t round_up(size_t bytes, size_t unit) {
 
 Mapping::Mapping(size_t bytes, MappingOptions options) {
   check<std::invalid_argument>(bytes > 0, "bytes: expected at least 1, got 0");
+  shared_ = options.shared;
   try {
     const bool reserved = options.huge_pages && map_reserved(bytes, options.shared);
     if (!reserved) map_ordinary(bytes, options);
@@ -94,6 +96,7 @@ Mapping Mapping::of_file(int fd, uint64_t offset, size_t bytes) {
   Mapping mapping;
   mapping.data_ = static_cast<std::byte*>(found);
   mapping.size_ = bytes;
+  mapping.shared_ = true;
   const int failed = find_every_page(mapping.data_, bytes);
   check<std::runtime_error>(failed == 0, "could not fill ", bytes,
                             " bytes of shared memory with pages: ", std::strerror(failed));
@@ -137,8 +140,19 @@ void Mapping::map_ordinary(size_t bytes, const MappingOptions& options) {
   }
 }
 
+void Mapping::pin(std::shared_ptr<DevicePins> pins) {
+  if (pins == nullptr || pins_ != nullptr || data_ == nullptr) return;
+  if (!pins->pin(data_, size_)) return;
+  pins_ = std::move(pins);
+  if (!shared_) madvise(data_, size_, MADV_DONTFORK);
+}
+
 void Mapping::release() noexcept {
-  if (data_ != nullptr) munmap(data_, size_);
+  // What is not inherited is not this process's to unmap: something else may be there.
+  const bool inherited = shared_ || pins_ == nullptr || pins_->of_this_process();
+  if (pins_ != nullptr) pins_->unpin(data_, size_);
+  pins_.reset();
+  if (data_ != nullptr && inherited) munmap(data_, size_);
   data_ = nullptr;
 }
 
@@ -148,13 +162,17 @@ Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       fd_(std::move(other.fd_)),
-      huge_pages_(std::exchange(other.huge_pages_, HugePages::none)) {}
+      huge_pages_(std::exchange(other.huge_pages_, HugePages::none)),
+      shared_(other.shared_),
+      pins_(std::move(other.pins_)) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   fd_ = std::move(other.fd_);  // swaps
   std::swap(huge_pages_, other.huge_pages_);
+  std::swap(shared_, other.shared_);
+  std::swap(pins_, other.pins_);
   return *this;
 }
 

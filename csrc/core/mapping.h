@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "core/descriptor.h"
 
 namespace aegis {
+
+class DevicePins;
 
 /// Bytes in an ordinary page of this machine.
 size_t page_size();
@@ -46,6 +49,11 @@ class Mapping {
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
 
+  /// Pins this memory for copies to a device, if the device's driver will, until it is unmapped. Of
+  /// private memory, forked children have no copy from then on: the parent's writes after a fork
+  /// would go to new pages, and the device read the old.
+  void pin(std::shared_ptr<DevicePins> pins);
+
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   HugePages huge_pages() const { return huge_pages_; }
@@ -62,6 +70,8 @@ class Mapping {
   size_t size_ = 0;
   Descriptor fd_;
   HugePages huge_pages_ = HugePages::none;
+  bool shared_ = false;
+  std::shared_ptr<DevicePins> pins_;  // where it is pinned
 };
 
 /// Addresses set aside, to be filled piece by piece: nothing in it may be touched until then.

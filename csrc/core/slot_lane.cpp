@@ -15,14 +15,22 @@ std::atomic<int64_t> mapped_slots{0};  // of this process, in SharedFiles
 
 }  // namespace
 
-SlotLane::Slot::Slot(std::shared_ptr<SharedFile> file, uint64_t offset, size_t bytes)
-    : generation_(fork_generation()), file_(std::move(file)), offset_(offset), bytes_(bytes) {
-  if (file_ == nullptr) memory_ = Mapping(bytes);
+SlotLane::Slot::Slot(std::shared_ptr<SharedFile> file, std::shared_ptr<DevicePins> pins,
+                     uint64_t offset, size_t bytes)
+    : generation_(fork_generation()),
+      file_(std::move(file)),
+      pins_(std::move(pins)),
+      offset_(offset),
+      bytes_(bytes) {
+  if (file_ != nullptr) return;
+  memory_ = Mapping(bytes);
+  memory_.pin(pins_);
 }
 
 SlotLane::Slot::~Slot() {
   if (file_ == nullptr) return;
   if (memory_.data() != nullptr) mapped_slots.fetch_sub(1, std::memory_order_relaxed);
+  memory_ = Mapping();  // unpinned before its pages go
   if (generation_ == fork_generation() && !seen()) file_->discard(offset_, bytes_);
 }
 
@@ -37,6 +45,7 @@ std::byte* SlotLane::Slot::data() {
   check<std::runtime_error>(mapped_slots.load(std::memory_order_relaxed) < kMostMapped,
                             "slots: expected at most ", kMostMapped, " in use at once");
   memory_ = file_->map(offset_, bytes_);
+  memory_.pin(pins_);
   mapped_slots.fetch_add(1, std::memory_order_relaxed);
   return memory_.data();
 }
@@ -47,14 +56,15 @@ void SlotLane::Slot::read(std::byte* out, size_t bytes) const {
   file_->read(offset_, out, bytes);
 }
 
-std::shared_ptr<SlotLane> SlotLane::make(std::shared_ptr<SharedFile> file) {
-  std::shared_ptr<SlotLane> lane(new SlotLane(std::move(file)));
+std::shared_ptr<SlotLane> SlotLane::make(std::shared_ptr<SharedFile> file,
+                                         std::shared_ptr<DevicePins> pins) {
+  std::shared_ptr<SlotLane> lane(new SlotLane(std::move(file), std::move(pins)));
   if (lane->file_ != nullptr) lane->listen();
   return lane;
 }
 
-SlotLane::SlotLane(std::shared_ptr<SharedFile> file)
-    : file_(std::move(file)), generation_(fork_generation()) {}
+SlotLane::SlotLane(std::shared_ptr<SharedFile> file, std::shared_ptr<DevicePins> pins)
+    : file_(std::move(file)), pins_(std::move(pins)), generation_(fork_generation()) {}
 
 SlotLane::~SlotLane() {
   if (file_ != nullptr) stop_listening();
@@ -66,7 +76,7 @@ SlotLane::Owned SlotLane::make_slot(size_t bytes) {
 }
 
 SlotLane::Owned SlotLane::add_slot(uint64_t offset, size_t bytes) {
-  Owned slot(new Slot(file_, offset, bytes));
+  Owned slot(new Slot(file_, pins_, offset, bytes));
   free_.reserve(static_cast<size_t>(slots_) + 1);
   quarantine_.reserve(static_cast<size_t>(slots_) + 1);
   if (file_ != nullptr) shared_[offset] = slot.get();

@@ -41,8 +41,10 @@ class SlotLane final : public std::enable_shared_from_this<SlotLane>, private Fo
   /// copy whose lock may be held for ever.
   using Lease = std::shared_ptr<Slot>;
 
-  /// Without a file, slots are private memory.
-  static std::shared_ptr<SlotLane> make(std::shared_ptr<SharedFile> file = nullptr);
+  /// Without a file, slots are private memory. With `pins`, each slot is pinned when it is mapped
+  /// here.
+  static std::shared_ptr<SlotLane> make(std::shared_ptr<SharedFile> file = nullptr,
+                                        std::shared_ptr<DevicePins> pins = nullptr);
   ~SlotLane();
   SlotLane(const SlotLane&) = delete;
   SlotLane& operator=(const SlotLane&) = delete;
@@ -85,7 +87,7 @@ class SlotLane final : public std::enable_shared_from_this<SlotLane>, private Fo
 
   using Owned = std::unique_ptr<Slot>;
 
-  explicit SlotLane(std::shared_ptr<SharedFile> file);
+  SlotLane(std::shared_ptr<SharedFile> file, std::shared_ptr<DevicePins> pins);
   bool before_fork() noexcept override;
   void watch(const std::shared_ptr<const ChildWatch>& child) noexcept override;
 
@@ -106,6 +108,7 @@ class SlotLane final : public std::enable_shared_from_this<SlotLane>, private Fo
   size_t fresh_bytes() const { return need_ + headroom_; }
 
   const std::shared_ptr<SharedFile> file_;
+  const std::shared_ptr<DevicePins> pins_;
   const uint64_t generation_;  // fork_generation() at construction
 
   mutable std::mutex mutex_;  // guards everything below
@@ -154,11 +157,13 @@ class SlotLane::Slot {
 
  private:
   friend class SlotLane;
-  Slot(std::shared_ptr<SharedFile> file, uint64_t offset, size_t bytes);
+  Slot(std::shared_ptr<SharedFile> file, std::shared_ptr<DevicePins> pins, uint64_t offset,
+       size_t bytes);
   bool seen() const noexcept;  // by a child that may live
 
   const uint64_t generation_;  // fork_generation() at construction
   const std::shared_ptr<SharedFile> file_;
+  const std::shared_ptr<DevicePins> pins_;
   const uint64_t offset_;
   const size_t bytes_;
   Mapping memory_;

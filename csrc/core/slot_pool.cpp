@@ -9,7 +9,11 @@
 namespace aegis {
 
 struct SlotLease::Slot {
-  explicit Slot(size_t bytes) : memory(std::make_shared<const Mapping>(bytes)) {}
+  Slot(size_t bytes, const std::shared_ptr<DevicePins>& pins) {
+    auto mapped = std::make_shared<Mapping>(bytes);
+    mapped->pin(pins);
+    memory = std::move(mapped);
+  }
 
   std::shared_ptr<const Mapping> memory;
   // Holders. Release order on the way down and acquire at zero: what a holder read or wrote happens
@@ -39,17 +43,20 @@ std::byte* SlotLease::data() const { return slot_->memory->data(); }
 
 std::shared_ptr<const Mapping> SlotLease::memory() const { return slot_->memory; }
 
-std::shared_ptr<SlotPool> SlotPool::make(size_t slot_bytes, int warm) {
+std::shared_ptr<SlotPool> SlotPool::make(size_t slot_bytes, int warm,
+                                         std::shared_ptr<DevicePins> pins) {
   check<std::invalid_argument>(slot_bytes > 0, "slot_bytes: expected at least 1, got 0");
   check<std::invalid_argument>(warm >= 0, "warm: expected at least 0, got ", warm);
-  return std::shared_ptr<SlotPool>(new SlotPool(slot_bytes, warm), [](SlotPool* pool) {
-    if (pool->generation_ == fork_generation()) delete pool;
-  });
+  return std::shared_ptr<SlotPool>(new SlotPool(slot_bytes, warm, std::move(pins)),
+                                   [](SlotPool* pool) {
+                                     if (pool->generation_ == fork_generation()) delete pool;
+                                   });
 }
 
-SlotPool::SlotPool(size_t slot_bytes, int warm)
-    : warm_(warm), generation_(fork_generation()), slot_bytes_(slot_bytes) {
-  for (int i = 0; i < warm; ++i) free_.push_back(add_slot(std::make_unique<Slot>(slot_bytes)));
+SlotPool::SlotPool(size_t slot_bytes, int warm, std::shared_ptr<DevicePins> pins)
+    : warm_(warm), pins_(std::move(pins)), generation_(fork_generation()), slot_bytes_(slot_bytes) {
+  for (int i = 0; i < warm; ++i)
+    free_.push_back(add_slot(std::make_unique<Slot>(slot_bytes, pins_)));
 }
 
 SlotPool::~SlotPool() = default;
@@ -86,7 +93,7 @@ SlotLease SlotPool::acquire(size_t bytes) {
   // Mapped and faulted in (0.1-0.3 s per GB) with the lock let go, so that leases can return.
   bytes = std::max(bytes, slot_bytes_);
   lock.unlock();
-  auto fresh = std::make_unique<Slot>(bytes);
+  auto fresh = std::make_unique<Slot>(bytes, pins_);
   lock.lock();
   Slot* slot = add_slot(std::move(fresh));
   ++fresh_;

@@ -51,7 +51,9 @@ class SlotLease {
 class SlotPool : public std::enable_shared_from_this<SlotPool> {
  public:
   /// `warm` slots are mapped and faulted in at once. Throws what Mapping throws.
-  static std::shared_ptr<SlotPool> make(size_t slot_bytes, int warm);
+  /// With `pins`, each slot is pinned when it is mapped.
+  static std::shared_ptr<SlotPool> make(size_t slot_bytes, int warm,
+                                        std::shared_ptr<DevicePins> pins = nullptr);
   ~SlotPool();
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
@@ -77,7 +79,7 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   // Uses are counted over windows of this many acquisitions; a slot unused for a whole one may go.
   static constexpr int kWindow = 64;
 
-  SlotPool(size_t slot_bytes, int warm);
+  SlotPool(size_t slot_bytes, int warm, std::shared_ptr<DevicePins> pins);
   std::unique_lock<std::mutex> locked() const;
   SlotLease lease(Slot* slot);
   void give_back(Slot* slot) noexcept;
@@ -85,6 +87,7 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   std::unique_ptr<Slot> remove_slot(Slot* slot) noexcept;
 
   const int64_t warm_;
+  const std::shared_ptr<DevicePins> pins_;
   const uint64_t generation_;  // fork_generation() at construction
 
   mutable std::mutex mutex_;  // guards everything below

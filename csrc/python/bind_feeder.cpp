@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/device_pins.h"
 #include "core/feeder.h"
 #include "core/token_filler.h"
 #include "python/bind.h"
@@ -268,8 +269,20 @@ py::array_t<int64_t> schedule_batch(const Schedule& self, int64_t step) {
 
 void bind_feeder(py::module_& m) {
   m.attr("PADDING") = kPadding;
+  py::class_<DevicePins, std::shared_ptr<DevicePins>>(m, "DevicePins")
+      .def(py::init(&DevicePins::open), py::arg("device"), py::arg("library") = "libcuda.so.1")
+      .def("stats", [](const DevicePins& self) {
+        const DevicePins::Stats stats = self.stats();
+        py::dict out;
+        out["ranges"] = stats.ranges;
+        out["bytes"] = stats.bytes;
+        out["refused"] = stats.refused;
+        return out;
+      });
+
   py::class_<SlotPool, std::shared_ptr<SlotPool>>(m, "SlotPool")
-      .def(py::init(&SlotPool::make), py::arg("slot_bytes"), py::arg("warm"))
+      .def(py::init(&SlotPool::make), py::arg("slot_bytes"), py::arg("warm"),
+           py::arg("pins") = nullptr)
       .def_property_readonly("slot_bytes", &SlotPool::slot_bytes)
       .def("stats", [](const SlotPool& self) {
         const SlotPool::Stats stats = self.stats();

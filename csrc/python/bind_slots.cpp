@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/copy_rows.h"
+#include "core/device_pins.h"
 #include "core/shared_file.h"
 #include "core/slot_lane.h"
 #include "python/bind.h"
@@ -59,7 +60,8 @@ void copy_to(uintptr_t out, const std::vector<uintptr_t>& rows, size_t row_bytes
 /// A lane as Python has it. Leases keep the lane itself, but without this one nobody asks for more.
 class PyLane {
  public:
-  explicit PyLane(std::shared_ptr<SharedFile> file) : lane_(SlotLane::make(std::move(file))) {}
+  PyLane(std::shared_ptr<SharedFile> file, std::shared_ptr<DevicePins> pins)
+      : lane_(SlotLane::make(std::move(file), std::move(pins))) {}
   ~PyLane() { lane_->rest(); }
   PyLane(const PyLane&) = delete;
   PyLane& operator=(const PyLane&) = delete;
@@ -131,7 +133,8 @@ void bind_slots(py::module_& m) {
           py::arg("address"), py::arg("nbytes"), Release());
 
   py::class_<PyLane>(m, "SlotLane")
-      .def(py::init<std::shared_ptr<SharedFile>>(), py::arg("file") = nullptr)
+      .def(py::init<std::shared_ptr<SharedFile>, std::shared_ptr<DevicePins>>(),
+           py::arg("file") = nullptr, py::arg("pins") = nullptr)
       .def(
           "note", [](PyLane& lane, size_t bytes) { lane->note(bytes); }, py::arg("nbytes"))
       .def(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         bench_generate,
         generate,
     )
+    from aegis.runtime.graphed_step import GraphedTrainStep
 
 __version__ = build_info()["version"]
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "CUDAGraphFastRunner",
     "FlatArenaDataLoader",
     "FusedLogitsSampler",
+    "GraphedTrainStep",
     "PageTable",
     "RecordDataset",
     "SlottedStaticCache",
@@ -79,4 +81,6 @@ def __getattr__(name: str) -> Any:
         return import_module(f"aegis.{name}")
     if name in _OF_DECODE:
         return getattr(import_module("aegis.decode"), name)
+    if name == "GraphedTrainStep":
+        return import_module("aegis.runtime.graphed_step").GraphedTrainStep
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

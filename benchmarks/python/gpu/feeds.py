@@ -40,10 +40,23 @@ class Feeds:
         torch_loader: DataLoader[list[Tensor]] = DataLoader(
             self.dataset, batch, shuffle=True, num_workers=workers, pin_memory=pin, drop_last=True
         )
-        self.loaders = {
+        self.loaders: dict[str, DataLoader[list[Tensor]]] = {
             "torch DataLoader": torch_loader,
             "aegis": aegis.FlatArenaDataLoader(
                 self.dataset, batch, shuffle=True, num_workers=1, pin_memory=pin, drop_last=True, seed=1
+            ),
+            "aegis, device": aegis.FlatArenaDataLoader(
+                self.dataset,
+                batch,
+                shuffle=True,
+                num_workers=1,
+                drop_last=True,
+                seed=1,
+                device=options.device,
+                reuse=True,
+            ),
+            "aegis, resident": aegis.FlatArenaDataLoader(
+                self.dataset, batch, shuffle=True, drop_last=True, seed=1, device=options.device, resident=True
             ),
         }
         generator = torch.Generator().manual_seed(1)
@@ -51,7 +64,7 @@ class Feeds:
         self.iterators = {name: self._batches(name) for name in self.names()}
 
     def names(self) -> list[str]:
-        return ["torch DataLoader", "aegis", "resident synthetic"]
+        return [*self.loaders, "resident synthetic"]
 
     def next(self, name: str) -> tuple[Tensor, Tensor]:
         return next(self.iterators[name])
@@ -71,5 +84,7 @@ class Feeds:
     def close(self) -> None:
         for iterator in self.iterators.values():
             iterator.close()
-        self.loaders["aegis"].close()
+        for loader in self.loaders.values():
+            if isinstance(loader, aegis.FlatArenaDataLoader):
+                loader.close()
         self.folder.cleanup()

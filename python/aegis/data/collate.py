@@ -88,6 +88,8 @@ class InProcessCollate:
     ) -> None:
         self._transport = transport
         self._pinned = pinned
+        # A copy to a device from anything else would be made by the host.
+        self._min_bytes = self.MIN_BYTES if transport.pins is None else 1
         self._placed = 0  # tensors of this batch in slots
         self._left = 0
         self._no_memory = False
@@ -102,7 +104,7 @@ class InProcessCollate:
     def _stack(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
         nbytes = len(batch) * first.numel() * first.element_size()
-        if nbytes < self.MIN_BYTES and self._pinned is None:
+        if nbytes < self._min_bytes and self._pinned is None:
             return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
         # With four and more dimensions, stack may choose another order of them in memory.
         if stackable(batch) and (first.dim() < 4 or first.is_contiguous()):

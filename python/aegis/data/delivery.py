@@ -25,7 +25,14 @@ __all__ = ["Delivery"]
 class Delivery:
     """Belongs to one loader, which may be any ``DataLoader``. Its iterators hold this and not the loader."""
 
-    def __init__(self, progress: Progress, *, reuse: bool = False, chain: IntegrityChain | None = None) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        *,
+        reuse: bool = False,
+        chain: IntegrityChain | None = None,
+        pins: _C.DevicePins | None = None,
+    ) -> None:
         self.progress = progress
         """Of the newest iterator, or of the next where that is news."""
         self.reuse = reuse
@@ -35,7 +42,8 @@ class Delivery:
         self.why = ""
         """Which way batches come, and why: starts with "native", "arena" or "torch"."""
         self.totals: dict[str, float] = {}  # of native iterators that are closed
-        self.transport = Transport()
+        self.transport = Transport(pins)
+        self._pins = pins
         self._process = os.getpid()
         self._pool: _C.SlotPool | None = None
         self._iterators: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
@@ -97,7 +105,7 @@ class Delivery:
             rows = min(batch_size, filler.samples)
             batches = -(-filler.samples // rows)
             # Where all data is a batch or two, one for each of them and for those of the epoch before.
-            self._pool = _C.SlotPool(max(1, filler.batch_bytes(rows)), min(depth + 2, 2 * batches))
+            self._pool = _C.SlotPool(max(1, filler.batch_bytes(rows)), min(depth + 2, 2 * batches), self._pins)
         return self._pool
 
     def stats(self) -> dict[str, float]:

@@ -10,14 +10,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from aegis.data.delivery import Delivery
+from aegis.data.device_iter import DeviceIter, shadow_of
+from aegis.data.device_memory import Transfer
+from aegis.data.link import make_link, named_device
 from aegis.data.mixture import TokenMixture
 from aegis.data.native import NativeIter
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.ranks import check_agreement, in_group, own_rank
+from aegis.data.resident import ResidentIter, ResidentTokens
 from aegis.data.state import make_state, order_of, restore
 from aegis.data.state_data import data_state
 from aegis.data.token_dataset import TokenDataset
@@ -58,9 +62,20 @@ class FlatArenaDataLoader(DataLoader[Any]):
             targets are the ``ignore_index``; the field "valid" of :class:`~aegis.TokenDataset` tells them.
         reuse: batches alias the ring: one stays valid until the batch after the next is asked for. By default a
             slot is written again only when the last tensor over it (views, NumPy arrays and what autograd saved
-            included) is gone, and when all slots are held a fresh one is made. Has an effect on the native path alone.
+            included) is gone, and when all slots are held a fresh one is made. Has an effect on the native path and
+            with ``device`` alone.
         chain: an :class:`aegis.evidence.IntegrityChain` that every batch is added to as it is delivered, on whatever
             path and before the caller can change it. Its state travels in :meth:`state_dict`.
+
+        device: where batches are handed out, on every path: a CUDA device, or the CPU, where they are. Slots are pinned
+            once, when they are mapped, and copied on a stream of the loader's own; with ``num_workers`` one batch
+            ahead. The current stream waits for a batch's copy when ``next()`` hands it out, the host does not, and a
+            slot is written again only when its copy is done. Containers keep their types; what is not a plain CPU
+            tensor is moved by its own ``to``. Batches are fresh memory that may be kept; with ``reuse`` they lie in
+            buffers whose addresses do not change, by turns, and stay valid for work that was asked for (on the stream
+            that was current) before the batch after the next is.
+        resident: puts all token files into the device's memory once, and cuts batches there; for a
+            :class:`~aegis.TokenDataset` of plain windows. Threads have nothing to do then.
 
     Batches have the structure that torch returns: over tokens a list ``[inputs, targets]`` of fresh int64 tensors.
     They cannot be grown by ``resize_``, and those of workers are not shared memory, as torch's are.
@@ -106,6 +121,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
         tail: str | None = None,
         reuse: bool = False,
         chain: IntegrityChain | None = None,
+        device: torch.device | str | int | None = None,
+        resident: bool = False,
     ) -> None:
         self.seed = seed
         self.tail = tail
@@ -115,6 +132,13 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self.world_size = world_size
         self.reuse = reuse
         self.chain = _checked(chain)
+        self.device = named_device(device)
+        self.resident = resident
+        self._tokens: ResidentTokens | None = None
+        if pin_memory and self.device is not None:
+            raise ValueError(
+                f"pin_memory: expected False with device={str(self.device)!r}, which pins its slots itself"
+            )
         self._next = Progress(epoch=0)  # of the next iter()
         self._closed = False
         self._faults_at_start = _page_faults()
@@ -147,6 +171,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if resident:
+            self._check_resident()
         self._set_up(self._next)
         if self._delivery.source is not None and num_workers > 0:
             self._warn_unused(worker_init_fn, multiprocessing_context)
@@ -191,11 +217,25 @@ class FlatArenaDataLoader(DataLoader[Any]):
         return sampler, torch.Generator().manual_seed(self.seed)
 
     def _set_up(self, progress: Progress) -> None:
-        self._delivery = Delivery(progress, reuse=self.reuse, chain=self.chain)
+        moves = self.device is not None and self.device.type != "cpu" and not self.resident
+        self._transfer = Transfer(make_link(self.device)) if self.device is not None and moves else None
+        if self._transfer is None:
+            self._delivery = Delivery(progress, reuse=self.reuse, chain=self.chain)
+        else:
+            self._delivery = Delivery(progress, pins=self._transfer.link.pins)
         self._order: IndexOrder | None = None
         if not isinstance(self.dataset, IterableDataset):
             self._order = IndexOrder(self._delivery, super()._index_sampler, batched=self._auto_collation)
         self._delivery.choose_path(self)
+
+    def _check_resident(self) -> None:
+        if self.device is None:
+            raise ValueError("device: expected one beside resident=True, whose memory the tokens are to lie in")
+        if self.batch_sampler is None or self.collate_fn is not default_collate:
+            raise ValueError("resident: expected batches, and no collate_fn: they are cut on the device")
+        if self.tail == "pad":
+            raise ValueError("tail: expected None or 'wrap' with resident=True, got 'pad'")
+        self._tokens = ResidentTokens(self.dataset, self.device)
 
     def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
         given = {"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context}
@@ -206,8 +246,12 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     @property
     def path(self) -> str:
-        """Which way batches come, and why: starts with "native", "arena" or "torch"."""
-        return self._delivery.why
+        """Which way batches come, and why: starts with "native", "arena", "torch" or "resident"."""
+        if self.resident:
+            return f"resident: windows of a {type(self.dataset).__name__} are cut on {self.device}"
+        if self._transfer is None:
+            return self._delivery.why
+        return f"{self._delivery.why}, and are copied to {self._transfer.link.device}"
 
     # --- iteration ---------------------------------------------------------------------------------------------
 
@@ -234,7 +278,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def _index_sampler(self) -> Any:
         return super()._index_sampler if self._order is None else self._order
 
-    def __iter__(self) -> _BaseDataLoaderIter:
+    def __iter__(self) -> Any:
         if self._closed:
             raise RuntimeError("this loader has been closed")
         self._join_group()
@@ -246,6 +290,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             self.sampler.set_epoch(progress.epoch)
             assert self.generator is not None
             self.generator.manual_seed(self.sampler.seed ^ progress.epoch)
+        if self._tokens is not None:
+            return ResidentIter(self, self._tokens, progress, self.chain)
         # The data set, or what collates it, may have changed since: an iterator kept for long then starts anew.
         self._delivery.choose_path(self)
         kept = self._iterator
@@ -253,7 +299,15 @@ class FlatArenaDataLoader(DataLoader[Any]):
             native = self._delivery.source is not None
             if isinstance(kept, NativeIter) != native or getattr(kept, "_pid", os.getpid()) != os.getpid():
                 self._iterator = None
-        return super().__iter__()
+        if self._transfer is None:
+            return super().__iter__()
+        shadow = self._delivery.progress = shadow_of(progress)
+        try:
+            host = super().__iter__()
+        finally:
+            self._delivery.progress = progress
+        ahead = 1 if self.num_workers > 0 else 0
+        return DeviceIter(host, self._transfer, progress, shadow, ahead=ahead, reuse=self.reuse, chain=self.chain)
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         return self._delivery.iterator(self)
@@ -316,6 +370,10 @@ class FlatArenaDataLoader(DataLoader[Any]):
         ``torch_batches``, some tensor of which was left to torch (ragged, sparse, a subclass, on another device,
         requiring grad, shared already); ``no_memory``: batches for which a slot could not be had; ``slot_bytes`` of
         all slots together.
+
+        With ``device``: ``device_batches, device_bytes`` copied; ``device_waits``: how often the host waited because
+        the device lagged behind; ``pinned_slots, pinned_bytes`` now, and ``pins_refused``: slots that the driver did
+        not pin, whose copies are slower.
         """
         totals = self._delivery.stats()
         minor, major = _page_faults()
@@ -326,6 +384,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             if isinstance(self.dataset, TokenDataset | TokenMixture):
                 totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
                 totals["tail_tokens"] = self.dataset.tail_tokens
+        if self._transfer is not None:
+            totals.update(self._transfer.stats())
         if isinstance(self.sampler, SeededSampler):
             totals["dropped_samples"] = self.sampler.counts(self.sampler.epoch).dropped
         return totals
@@ -335,17 +395,22 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self._closed = True
         self._delivery.close()
         self._iterator = None
+        if self._transfer is not None:
+            self._transfer.finish()
 
     def __getstate__(self) -> dict[str, Any]:
         """A loader travels without its threads, slots, counters and chain; data files are opened again where it
         arrives."""
-        left = {"_iterator", "_delivery", "_order"}
+        left = {"_iterator", "_delivery", "_order", "_transfer", "_tokens"}
         state = {name: value for name, value in self.__dict__.items() if name not in left}
         return {**state, "_progress": self._delivery.progress, "chain": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         kept = {name: value for name, value in state.items() if name != "_progress"}
         self.__dict__.update(kept, _iterator=None, _faults_at_start=_page_faults())
+        self._tokens = None
+        if self.resident:
+            self._check_resident()
         self._set_up(state["_progress"])
 
     def __enter__(self) -> FlatArenaDataLoader:

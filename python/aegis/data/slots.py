@@ -24,7 +24,8 @@ class SlotArena:
     # A lane that so many batches in a row did not use is not lent any more.
     _BATCHES_KEPT = 64
 
-    def __init__(self) -> None:
+    def __init__(self, pins: _C.DevicePins | None = None) -> None:
+        self._pins = pins
         self.file = _C.SharedFile()
         self._lanes: list[_C.SlotLane] = []
         self._width = 0  # lanes that are lent
@@ -83,7 +84,7 @@ class SlotArena:
 
     def _lane(self, number: int) -> _C.SlotLane:
         while number >= len(self._lanes):
-            self._lanes.append(_C.SlotLane(self.file))
+            self._lanes.append(_C.SlotLane(self.file, self._pins))
         return self._lanes[number]
 
     def _follow(self, width: int) -> None:

@@ -135,6 +135,7 @@ class TokenDataset(Dataset[Any]):
         self._row_filler: _C.RowFiller | None = None
         if not self._plain:
             self._row_filler = self.row_filler()
+        self._segments = self._store.segments
         self._arena: Tensor = torch.utils.dlpack.from_dlpack(self._store.dlpack())
         self._file_digests: list[bytes] | None = None
 
@@ -189,7 +190,7 @@ class TokenDataset(Dataset[Any]):
     @property
     def segments(self) -> list[tuple[int, int]]:
         """For each file, where its tokens begin in the arena and how many they are."""
-        return self._store.segments
+        return list(self._segments)
 
     def filler(self, *, pads: bool = False) -> _C.BatchFiller:
         """What writes batches of these rows, for the C++ feeder; ``pads``: also rows of padding."""
@@ -243,6 +244,11 @@ class TokenDataset(Dataset[Any]):
     def stride(self) -> int:
         """Tokens from one window to the next in a file."""
         return self._stride
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows are windows of tokens and nothing more: no documents, no fields."""
+        return self._plain and self._windows is not None
 
     @property
     def layout(self) -> str:
@@ -313,9 +319,8 @@ class TokenDataset(Dataset[Any]):
     def _digests(self) -> list[bytes]:
         if self._file_digests is None:
             digests = []
-            arena = self._arena.numpy()
-            for at, (begin, count) in enumerate(self.segments):
-                data = arena[begin : begin + count].view(np.uint8)
+            for at, (_, count) in enumerate(self._segments):
+                data = self._tokens_of(at).view(np.uint8)
                 digest = hashlib.sha256(f"{count} {self._files[at].checksum or ''}".encode())
                 digest.update(data[:_EDGE].tobytes())
                 digest.update(data[-_EDGE:].tobytes())
@@ -365,7 +370,7 @@ class TokenDataset(Dataset[Any]):
         return batch
 
     def _tokens_of(self, file: int) -> NDArray[Any]:
-        begin, count = self.segments[file]
+        begin, count = self._segments[file]
         tokens: NDArray[Any] = self._arena[begin : begin + count].numpy()
         return tokens
 

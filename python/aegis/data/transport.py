@@ -17,7 +17,9 @@ _lost: list[SlotArena] = []
 class Transport:
     """Shared by a loader and its iterators, which do not know the loader."""
 
-    def __init__(self) -> None:
+    def __init__(self, pins: _C.DevicePins | None = None) -> None:
+        self.pins = pins
+        """Where batches go to a device: what pins their slots for it."""
         self._process = os.getpid()
         self._lanes: list[_C.SlotLane] = []  # for batches collated in this process
         self._arenas: weakref.WeakSet[SlotArena] = weakref.WeakSet()
@@ -41,7 +43,7 @@ class Transport:
         """For the large tensor of this number in a batch collated in this process."""
         self._leave_to_parent()
         while number >= len(self._lanes):
-            self._lanes.append(_C.SlotLane())
+            self._lanes.append(_C.SlotLane(pins=self.pins))
         return self._lanes[number]
 
     def _leave_to_parent(self) -> None:
@@ -56,7 +58,7 @@ class Transport:
         if self._idle:
             return self._idle.pop()
         try:
-            arena = SlotArena()
+            arena = SlotArena(self.pins)
         except RuntimeError:
             return None
         self._arenas.add(arena)
