@@ -110,7 +110,7 @@ cpp-test: $(STAMP)/build
 define ctest
 	@ctest --test-dir build/$(1) --output-on-failure --no-tests=error -j $(JOBS) > build/$(1)/ctest.log \
 	  || { grep -vE '^ +Start +[0-9]+|^ *[0-9]+/[0-9]+ Test .* Passed' build/$(1)/ctest.log; exit 1; }
-	@tail -n 4 build/$(1)/ctest.log
+	@grep -E "tests passed|^Total Test time" build/$(1)/ctest.log
 endef
 
 lint: $(STAMP)/deps-build $(STAMP)/deps-lint
