@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import signal
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 # A runner that was started in the background ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says nothing on a machine that does other things, too.
-settings.register_profile("aegis", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("aegis")
+# How long an example takes says nothing on a machine that does other things, too. Machines with a GPU may lack hypothesis.
+if importlib.util.find_spec("hypothesis"):
+    hypothesis = importlib.import_module("hypothesis")
+    slow_data = hypothesis.HealthCheck.too_slow
+    hypothesis.settings.register_profile("aegis", deadline=None, suppress_health_check=[slow_data])
+    hypothesis.settings.load_profile("aegis")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

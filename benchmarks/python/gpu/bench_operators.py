@@ -132,5 +132,23 @@ def float8_rows(options: Options) -> Iterator[Row]:
         yield Row(f"FP8: {size} x {size} linear", f"aegis float8_linear, batch {batch}", call)
 
 
+def ternary_rows(options: Options) -> Iterator[Row]:
+    """The layer of :func:`ternary`, with the activations rounded to int8."""
+    size = 64 if options.quick else 8192
+    generator = torch.Generator().manual_seed(1)
+    trits = torch.randint(-1, 2, (size, size), generator=generator).float()
+    packed, scale = (part.to(options.device) for part in aegis.ops.pack_ternary(trits))
+    x = torch.randn(1, size, generator=generator).to(options.device, torch.bfloat16)
+    got = aegis.ops.ternary_linear(x, packed, scale)
+    want = x.float() @ (aegis.ops.unpack_ternary(packed, scale, size)).t()
+    assert (got - want).float().norm() < 0.05 * want.norm(), "ternary_linear is off"
+    call = timed(options, lambda: aegis.ops.ternary_linear(x, packed, scale))
+    yield Row(f"ternary: {size} x {size} linear, one row", "aegis ternary_linear", call)
+
+
 # operator -> a function of the options that yields its rows; each checks its results before it measures.
-OURS: dict[str, Callable[[Options], Iterator[Row]]] = {"float8_linear": float8_rows, "sample": sample_rows}
+OURS: dict[str, Callable[[Options], Iterator[Row]]] = {
+    "float8_linear": float8_rows,
+    "sample": sample_rows,
+    "ternary_linear": ternary_rows,
+}

@@ -64,7 +64,9 @@ def test_the_same_batches_in_another_way(script, workers, method):
     assert expected.stdout.count("\n") == 1 + 3 + 5
     got = aegis_run("--loader", "--verbose", path, str(workers), method)
     report = "aegis run: 8 batches delivered: native 5, arena 3, torch 0\n"
-    assert (got.returncode, got.stdout, got.stderr) == (0, expected.stdout, expected.stderr + report)
+    assert (got.returncode, got.stdout) == (0, expected.stdout)
+    # Whether a process that was spawned ends in time for Python's resource tracker is chance, with torch's loader too.
+    assert [line for line in got.stderr.splitlines(keepends=True) if "resource_tracker" not in line] == [report]
 
 
 def test_without_loader_nothing_is_patched(script):

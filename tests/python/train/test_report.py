@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import math
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -112,16 +113,21 @@ def test_without_matplotlib_nothing_is_written(tmp_path: Path, monkeypatch: pyte
 
 
 def test_meter_counts_faults_and_memory_of_this_process() -> None:
+    page = os.sysconf("SC_PAGE_SIZE")
+
     def batches() -> object:
-        yield bytearray(os.urandom(1)) * (64 << 20)
+        memory = mmap.mmap(-1, 64 << 20)  # of its own: malloc would take what the process has left
+        for at in range(0, len(memory), page):
+            memory[at] = 1
+        yield memory
 
     meter = Meter()
     meter.start()
     held = meter.next(batches())
     measured = meter.stop(step=1, tokens=1, loss=0.0, lr=0.0)
-    pages = len(held) // os.sysconf("SC_PAGE_SIZE")
+    pages = len(held) // page
     assert 0 < measured.wait_seconds <= measured.seconds
     assert 0 < measured.next_faults <= measured.minor_faults <= pages + 10_000
     before = anonymous_rss()
-    del held
+    held.close()
     assert before - anonymous_rss() > 60 << 20
