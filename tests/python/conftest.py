@@ -9,7 +9,7 @@ import pytest
 # A runner that was started in the background ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says nothing on a machine that does other things, too. Machines with a GPU may lack hypothesis.
+# How long an example takes says nothing on a busy machine. Machines with a GPU may lack hypothesis.
 if importlib.util.find_spec("hypothesis"):
     hypothesis = importlib.import_module("hypothesis")
     slow_data = hypothesis.HealthCheck.too_slow

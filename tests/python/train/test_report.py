@@ -116,7 +116,8 @@ def test_meter_counts_faults_and_memory_of_this_process() -> None:
     page = os.sysconf("SC_PAGE_SIZE")
 
     def batches() -> object:
-        memory = mmap.mmap(-1, 64 << 20)  # of its own: malloc would take what the process has left
+        # Of its own: malloc might take what the process has left.
+        memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         for at in range(0, len(memory), page):
             memory[at] = 1
         yield memory
