@@ -268,6 +268,10 @@ TEST(FeederWaits, FillersTakeNoSignalsButTheirOwnFaults_case10) {
   }
 }
 
+// The address sanitizer's allocator takes no part in fork(): a thread that allocates at that moment
+// (one that is just starting does) leaves it locked in the child for ever. The thread sanitizer
+// refuses threads in such a child.
+#ifndef __SANITIZE_ADDRESS__
 bool throws_runtime_error(const std::function<void()>& f) {
   try {
     f();
@@ -277,10 +281,6 @@ bool throws_runtime_error(const std::function<void()>& f) {
   return false;
 }
 
-// The address sanitizer's allocator takes no part in fork(): a thread that allocates at that moment
-// (one that is just starting does) leaves it locked in the child for ever. The thread sanitizer
-// refuses threads in such a child.
-#ifndef __SANITIZE_ADDRESS__
 TEST(FeederWaits, AForkedChildIsToldAndCanLetGo) {
   for (int threads : {0, 1, 3}) {
     FakeFeed feed(1000, {threads, 4});
