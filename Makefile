@@ -121,7 +121,7 @@ lint: $(STAMP)/deps-build $(STAMP)/deps-lint
 	@clang-format --dry-run -Werror $(CPP)
 	@$(VENV)/bin/python tools/check_layers.py
 
-# --- sanitizers: core and kernels in C++, and the tests marked `sanitize` through torch ---------------------------
+# --- sanitizers: core and kernels in C++, and tests/python/test_sanitized.py ---------------------------------
 
 sanitize: asan tsan
 
@@ -144,14 +144,14 @@ asan: $(STAMP)/deps-build $(STAMP)/deps-test
 	$(call ctest,asan)
 	@PYTHONPATH=build/asan/site LD_PRELOAD="$(call preload,libasan.so libstdc++.so)" \
 	  ASAN_OPTIONS=$$ASAN_OPTIONS:detect_leaks=0 \
-	  $(VENV)/bin/python -m pytest -q -m sanitize -p no:cacheprovider
+	  $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_sanitized.py
 
 tsan: export TSAN_OPTIONS := halt_on_error=1:suppressions=$(CURDIR)/tools/tsan.supp:ignore_noninstrumented_modules=1
 tsan: $(STAMP)/deps-build $(STAMP)/deps-test
 	$(call sanitized_build,tsan,thread)
 	$(call ctest,tsan)
 	@PYTHONPATH=build/tsan/site LD_PRELOAD="$(call preload,libtsan.so)" OMP_NUM_THREADS=1 \
-	  $(VENV)/bin/python -m pytest -q -m sanitize -p no:cacheprovider
+	  $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/python/test_sanitized.py
 
 # --- fuzzing: file parsers, with Address- and UBSanitizer; no torch ------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The loader and the operator from Python, without worker processes: also run under the sanitizers."""
+"""The loader and the operators from Python, without worker processes: also run by `make sanitize`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import aegis
 import numpy as np
 import pytest
 import torch
-
-pytestmark = pytest.mark.sanitize
 
 BLOCK = 24
 TOKENS = np.random.default_rng(0).integers(0, 60_000, 4000, dtype=np.uint16)
