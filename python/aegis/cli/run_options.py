@@ -1,4 +1,4 @@
-"""The options that ``aegis soak`` and ``aegis experiment`` share: data, model and machine."""
+"""Options that commands which train share: data (``aegis train``, too), model and machine (soak, experiment)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from aegis.train.presets import PRESETS
 if TYPE_CHECKING:
     from aegis.train.settings import Settings
 
-__all__ = ["add_run_options", "run_device", "run_settings"]
+__all__ = ["add_data_options", "add_run_options", "run_device", "run_settings"]
 
 
-def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
-    """Add them; ``out`` is the default of ``--out``."""
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Add the group "data"."""
     data = parser.add_argument_group("data")
     source = data.add_mutually_exclusive_group()
     source.add_argument(
@@ -31,6 +31,11 @@ def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
     data.add_argument("--val-data", type=Path, metavar="FILE", help="tokens to validate on, with --data")
     data.add_argument("--dtype", help="of a raw --data file: uint8, uint16, uint32, int32 or int64")
     data.add_argument("--vocab-size", type=int, help="ids the model knows (default for uint8: 256)")
+
+
+def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
+    """Add them; ``out`` is the default of ``--out``."""
+    add_data_options(parser)
 
     model = parser.add_argument_group("model and machine")
     sizes = ", ".join(f"{name}: {p.layers} layers, {p.width} wide" for name, p in PRESETS.items())

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 import aegis
+from aegis.cli.run_options import add_data_options, run_device
 from aegis.runtime.precision import tf32
 from aegis.train.presets import PRESETS
 
@@ -40,19 +41,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Train the Micro-GPT on text (every byte a token) or on a token file. Writes the token "
         "files, a checkpoint, the loss curve (PNG, CSV) and a receipt; ends with a table, end-to-end tokens/s first.",
     )
-    data = parser.add_argument_group("data")
-    source = data.add_mutually_exclusive_group()
-    source.add_argument(
-        "--text",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help="text files or folders (default: the sources of Python's standard library)",
-    )
-    source.add_argument("--data", type=Path, metavar="FILE", help="a token file, in place of text")
-    data.add_argument("--val-data", type=Path, metavar="FILE", help="tokens to validate on, with --data")
-    data.add_argument("--dtype", help="of a raw --data file: uint8, uint16, uint32, int32 or int64")
-    data.add_argument("--vocab-size", type=int, help="ids the model knows (default for uint8: 256)")
+    add_data_options(parser)
 
     model = parser.add_argument_group("training")
     sizes = ", ".join(f"{name}: {p.layers} layers, {p.width} wide" for name, p in PRESETS.items())
@@ -103,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         OSError, ValueError: bad input, before training starts or at the batch that shows it.
     """
     _check(args)
-    device = args.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = run_device(args)
     settings, state = _settings(args, device)
     args.out.mkdir(parents=True, exist_ok=True)
     with nullcontext() if args.tf32 is None else tf32(args.tf32):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Meter", "StepRecord", "anonymous_rss"]
+from aegis.evidence.process import memory
+
+__all__ = ["Meter", "StepRecord"]
 
 T = TypeVar("T")
-_RSS_ANON = re.compile(rb"^RssAnon:\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -52,17 +51,6 @@ class StepRecord:
         return cls(**values)
 
 
-def anonymous_rss() -> int:
-    """Resident anonymous memory of this process in bytes: heap and anonymous mappings, no file pages.
-
-    Cost: about 20 µs. The kernel keeps this number per CPU and may lag by some hundred kB.
-    """
-    found = _RSS_ANON.search(Path("/proc/self/status").read_bytes())
-    if found is None:
-        raise OSError("/proc/self/status: expected a line RssAnon, found none (Linux 4.5 or later is needed)")
-    return int(found[1]) * 1024
-
-
 class Meter:
     """Measures one step at a time: :meth:`start`, :meth:`next` once, :meth:`stop`."""
 
@@ -94,5 +82,5 @@ class Meter:
             minor_faults=usage.ru_minflt - self._usage.ru_minflt,
             major_faults=usage.ru_majflt - self._usage.ru_majflt,
             next_faults=self.next_faults,
-            anon_rss_bytes=anonymous_rss(),
+            anon_rss_bytes=memory()["rss_anon_bytes"],
         )

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from aegis.evidence.process import memory
 from aegis.train.curve import draw_curve, write_csv
-from aegis.train.meter import Meter, StepRecord, anonymous_rss
+from aegis.train.meter import Meter, StepRecord
 from aegis.train.report import markdown_table, summarise, table
 
 
@@ -129,6 +130,6 @@ def test_meter_counts_faults_and_memory_of_this_process() -> None:
     pages = len(held) // page
     assert 0 < measured.wait_seconds <= measured.seconds
     assert 0 < measured.next_faults <= measured.minor_faults <= pages + 10_000
-    before = anonymous_rss()
+    before = memory()["rss_anon_bytes"]
     held.close()
-    assert before - anonymous_rss() > 60 << 20
+    assert before - memory()["rss_anon_bytes"] > 60 << 20
