@@ -302,7 +302,7 @@ class TokenDataset(Dataset[Any]):
 
         From SHA-256 of dtype, block_size, stride and layout and, for each file, its token count, the first and last
         4 KiB of its tokens and where up to 8,192 of its documents begin; of an aegis file also the checksum in its
-        header, which covers all of it. Two ranks, or a run and its resumption, read the same when these agree.
+        header, another for other tokens. Two ranks, or a run and its resumption, read the same when these agree.
         ``files``: of so many files alone. Computed once. Cost: two pages per file.
         """
         digest = hashlib.sha256(f"{self._store.dtype} {self.block_size} {self.stride}".encode())
