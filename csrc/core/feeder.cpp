@@ -105,7 +105,6 @@ Feeder::Job& Feeder::next_free_job(int64_t count) {
   }
   next.indices.clear();
   next.own_memory = false;
-  next.error = nullptr;
   next.filled.store(false, std::memory_order_relaxed);
   return next;
 }
@@ -129,7 +128,10 @@ void Feeder::submit(const int64_t* indices, int64_t count, const FieldPointers* 
   Job& next = next_free_job(count);
   next.indices.assign(indices, indices + count);
   next.own_memory = memory != nullptr;
-  if (memory != nullptr) next.batch.fields = *memory;
+  if (memory != nullptr) {
+    const std::lock_guard lock(ring_mutex_);  // stop() may be emptying the ring
+    next.batch.fields = *memory;
+  }
   publish();
 }
 

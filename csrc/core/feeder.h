@@ -108,7 +108,7 @@ class Feeder {
     std::vector<int64_t> indices;  // reserved for the largest batch so far
     bool own_memory = false;       // batch.fields is the caller's: no slot is needed
     Batch batch;
-    std::exception_ptr error;
+    std::exception_ptr error;  // null in a job that is free: who takes a batch takes it too
     std::atomic<bool> filled{false};  // release by the filler, acquire by the consumer
   };
 
@@ -176,8 +176,9 @@ class Feeder {
   std::atomic<bool> stopping_{false};
 
   std::mutex stop_mutex_;  // one stop() at a time
-  // Held by the consumer while it fills a job or takes a batch out of one, and by stop() while it
-  // empties the ring, when the threads have ended. Whoever holds it looks at stopping_.
+  // Held by the consumer while it fills a job, takes a batch out of one or gives it memory, and by
+  // stop() while it empties the ring, when the threads have ended: stop() writes a job's batch,
+  // error and filled flag, so the consumer writes the first two under this mutex only.
   std::mutex ring_mutex_;
 };
 
