@@ -1,6 +1,8 @@
 #include "core/token_filler.h"
 
 #include <chrono>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/extract_batch.h"
 
@@ -9,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint8_t kSigned = 0;  // DLPack's code
+constexpr uint8_t kSigned = 0, kUnsigned = 1;  // DLPack's codes
 // The longest that a row takes which is in memory, first touch of its pages included; one read from
 // a disk takes 50 us and more.
 constexpr auto kWarmRow = std::chrono::microseconds(10);
@@ -23,13 +25,53 @@ void extract(const TokenWindows& windows, const std::vector<int64_t>& offsets,
        reinterpret_cast<Input*>(fields[0]), reinterpret_cast<int64_t*>(fields[1])});
 }
 
+/// As kernels/extract_rows.h does it, without widening.
+void copy_windows(const TokenWindows& windows, const std::vector<int64_t>& offsets,
+                  std::byte* out) {
+  constexpr size_t kLine = 64;  // bytes
+  constexpr size_t kRowsAhead = 4;
+  const size_t item = size_of(windows.store()->type());
+  const size_t row_bytes = static_cast<size_t>(windows.block_size() + 1) * item;
+  const auto* data = static_cast<const std::byte*>(windows.store()->data());
+  const auto window = [&](size_t row) { return data + static_cast<size_t>(offsets[row]) * item; };
+  for (size_t row = 0; row < offsets.size(); ++row, out += row_bytes) {
+    if (row + kRowsAhead < offsets.size()) {
+      const std::byte* later = window(row + kRowsAhead);
+      for (size_t at = 0; at < row_bytes; at += kLine) __builtin_prefetch(later + at);
+    }
+    std::memcpy(out, window(row), row_bytes);
+  }
+}
+
+std::vector<Field> fields_of(const TokenWindows& windows, TokenFiller::Form form) {
+  const int64_t block_size = windows.block_size();
+  const FieldType int64{kSigned, 64};
+  if (form == TokenFiller::Form::windows) {
+    return with_token_type(
+        windows.store()->type(), [&]<class Token>(std::type_identity<Token>) -> std::vector<Field> {
+          const uint8_t code = std::is_signed_v<Token> ? kSigned : kUnsigned;
+          return {{{code, static_cast<uint8_t>(8 * sizeof(Token))}, {block_size + 1}}};
+        });
+  }
+  const FieldType inputs = form == TokenFiller::Form::int32 ? FieldType{kSigned, 32} : int64;
+  return {{inputs, {block_size}}, {int64, {block_size}}};
+}
+
 }  // namespace
 
-TokenFiller::TokenFiller(std::shared_ptr<const TokenWindows> windows, Inputs inputs)
-    : windows_(std::move(windows)),
-      fields_{{{kSigned, static_cast<uint8_t>(inputs == Inputs::int32 ? 32 : 64)},
-               {windows_->block_size()}},
-              {{kSigned, 64}, {windows_->block_size()}}} {}
+TokenFiller::TokenFiller(std::shared_ptr<const TokenWindows> windows, Form form)
+    : windows_(std::move(windows)), form_(form), fields_(fields_of(*windows_, form)) {}
+
+void TokenFiller::write(const std::vector<int64_t>& offsets, const FieldPointers& fields) const {
+  if (form_ == Form::windows) return copy_windows(*windows_, offsets, fields[0]);
+  with_token_type(windows_->store()->type(), [&]<class Token>(std::type_identity<Token>) {
+    if (form_ == Form::int32) {
+      extract<Token, int32_t>(*windows_, offsets, fields);
+    } else {
+      extract<Token, int64_t>(*windows_, offsets, fields);
+    }
+  });
+}
 
 void TokenFiller::fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const {
   thread_local std::vector<int64_t> offsets;  // grows to the largest batch and is then reused
@@ -40,13 +82,7 @@ void TokenFiller::fill(const int64_t* indices, int64_t count, const FieldPointer
     for (int64_t offset : offsets) store.will_read(offset, windows_->block_size() + 1);
   }
   const Clock::time_point start = Clock::now();
-  with_token_type(store.type(), [&]<class Token>(std::type_identity<Token>) {
-    if (fields_[0].type.bits == 32) {
-      extract<Token, int32_t>(*windows_, offsets, fields);
-    } else {
-      extract<Token, int64_t>(*windows_, offsets, fields);
-    }
-  });
+  write(offsets, fields);
   cold_.store(Clock::now() - start > count * kWarmRow, std::memory_order_relaxed);
   windows_->verify(indices, count);
 }

@@ -10,17 +10,18 @@
 
 namespace aegis {
 
-/// Two fields, both (count, block_size): inputs as int64 or int32, targets as int64. Sample i is
-/// window i.
+/// Sample i is window i. Two fields, both (count, block_size): inputs as int64 or int32, targets as
+/// int64; or, with Form::windows, one field (count, block_size + 1) of the store's own type: what
+/// kernels::ExtractBatch makes inputs and targets of, in half to a sixteenth of their bytes.
 ///
 /// Files that a batch was read from are checked after it is filled: a batch read from a file that
 /// was cut short in the meantime ends in TokenStore::verify's error, never in a crash or in zeros
 /// taken for tokens.
 class TokenFiller : public BatchFiller {
  public:
-  enum class Inputs { int64, int32 };
+  enum class Form { int64, int32, windows };
 
-  explicit TokenFiller(std::shared_ptr<const TokenWindows> windows, Inputs inputs = Inputs::int64);
+  explicit TokenFiller(std::shared_ptr<const TokenWindows> windows, Form form = Form::int64);
 
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override { return windows_->count(); }
@@ -29,7 +30,10 @@ class TokenFiller : public BatchFiller {
   void fill(const int64_t* indices, int64_t count, const FieldPointers& fields) const override;
 
  private:
+  void write(const std::vector<int64_t>& offsets, const FieldPointers& fields) const;
+
   const std::shared_ptr<const TokenWindows> windows_;
+  const Form form_;
   const std::vector<Field> fields_;
   // Whether the last batch waited for a disk: then the next one's reads are announced. A hint
   // between filler threads; relaxed.

@@ -305,10 +305,11 @@ void bind_feeder(py::module_& m) {
           py::arg("rows"));
 
   py::class_<TokenFiller, BatchFiller, std::shared_ptr<TokenFiller>>(m, "TokenFiller")
-      .def(py::init([](std::shared_ptr<TokenWindows> windows) {
-             return std::make_shared<TokenFiller>(std::move(windows));
+      .def(py::init([](std::shared_ptr<TokenWindows> windows, bool widen) {
+             return std::make_shared<TokenFiller>(
+                 std::move(windows), widen ? TokenFiller::Form::int64 : TokenFiller::Form::windows);
            }),
-           py::arg("windows"));
+           py::arg("windows"), py::kw_only(), py::arg("widen") = true);
 
   py::class_<SampleOrder, std::shared_ptr<SampleOrder>>(m, "SampleOrder")
       .def_property_readonly("begin", &SampleOrder::begin)

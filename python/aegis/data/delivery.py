@@ -32,12 +32,15 @@ class Delivery:
         reuse: bool = False,
         chain: IntegrityChain | None = None,
         pins: _C.DevicePins | None = None,
+        narrow: bool = False,
     ) -> None:
         self.progress = progress
         """Of the newest iterator, or of the next where that is news."""
         self.reuse = reuse
         self.chain = chain
         """Gets every batch, in the turn in which it is delivered and before the user has it."""
+        self.narrow = narrow
+        """Whether plain windows of tokens come as :class:`~aegis.data.narrow.Windows`."""
         self.source: NativeSource | None = None
         self.why = ""
         """Which way batches come, and why: starts with "native", "arena" or "torch"."""
@@ -53,7 +56,9 @@ class Delivery:
         kind = type(loader.dataset).__name__
         # A framework may have rebuilt a loader of ours as a plain one around its sampler.
         pads = getattr(getattr(loader.batch_sampler, "sampler", loader.sampler), "tail", None) == "pad"
-        self.source = native_source(loader.dataset, pads=pads) if loader.collate_fn is default_collate else None
+        self.source = None
+        if loader.collate_fn is default_collate:
+            self.source = native_source(loader.dataset, pads=pads, narrow=self.narrow)
         if self.source is not None:
             writer = f"{loader.num_workers} filler thread(s)" if loader.num_workers else "the calling thread"
             self.why = f"native: batches of a {kind} are written by {writer}"

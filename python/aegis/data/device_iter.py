@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from aegis.data.device_memory import BufferSet, Transfer, map_tensors, movable
+from aegis.data.narrow import Widener, Windows
 from aegis.data.order import Progress
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class DeviceIter(Iterator[Any]):
         self._ahead = ahead
         self._chain = chain
         self._sets: list[BufferSet] | None = transfer.take_buffers(self.SETS) if reuse else None
+        self._widen = Widener(self._link)
+        self._interrupted: list[Any] = []  # a batch of the host's whose copies are to be asked for again
         self._queue: deque[_Entry] = deque()
         self._asked = self._given = 0  # batches
         self._ended = False
@@ -94,50 +97,63 @@ class DeviceIter(Iterator[Any]):
         self._progress.batches = entry.counted
         self._progress.rng = self._shadow.rng
         if entry.error is not None:
-            raise entry.error
+            try:
+                raise entry.error
+            finally:
+                del entry  # or the error, by its traceback, holds itself and all that is held here
         self._link.work_waits(entry.ready)
         map_tensors(entry.batch, self._hand_over)
         self._given += 1
         if self._chain is not None:
-            self._chain.add_batch(entry.host)
+            self._chain.add_batch(entry.host.widened() if isinstance(entry.host, Windows) else entry.host)
         return entry.batch
 
     def _ask(self) -> None:
         """Asks the host for its next batch, and for the copy of it."""
         self._transfer.let_go()
-        batch = on_device = None
-        error: Exception | None = None
         try:
-            batch = next(self._host)
-            if self._sets is not None:
-                self._set = self._sets[self._asked % len(self._sets)]
-                self._set.begin()
-                # The mark of call n - 1, for batch n: of this call where batches are asked for ahead, else of the last.
-                self._link.copies_wait(self._works[-1] if self._ahead else self._works[0])
-            on_device = map_tensors(batch, self._send)
+            batch = self._interrupted.pop() if self._interrupted else next(self._host)
         except StopIteration:
             self._ended = True
             return
-        except Exception as raised:
-            error = raised
-        ready = self._link.mark_copies()
-        self._transfer.keep(ready, batch)
-        if error is not None:
+        except Exception as error:
             self._queue.append(_Entry(None, None, error, self._shadow.batches, None))
             return
+        try:
+            on_device = self._copied(batch)
+        except Exception as error:
+            self._transfer.keep(batch)  # some of its tensors may be under way
+            self._queue.append(_Entry(None, None, error, self._shadow.batches, None))
+            return
+        except BaseException:  # a signal's: the batch is not lost to a consumer that goes on
+            self._transfer.keep(batch)
+            self._interrupted.append(batch)
+            raise
+        ready = self._transfer.keep(batch)
         self._asked += 1
         self._transfer.batches += 1
         host = batch if self._chain is not None else None
         self._queue.append(_Entry(on_device, ready, None, self._shadow.batches, host))
 
+    def _copied(self, batch: Any) -> Any:
+        """What ``batch`` is on the device, some time."""
+        if self._sets is not None:
+            self._set = self._sets[self._asked % len(self._sets)]
+            self._set.begin()
+            # The mark of call n - 1, for batch n: of this call where batches are asked for ahead, else of the last.
+            self._link.copies_wait(self._works[-1] if self._ahead else self._works[0])
+        if isinstance(batch, Windows):
+            self._transfer.nbytes += batch.tokens.nbytes
+            return self._widen(batch, self._place)
+        return map_tensors(batch, self._send)
+
+    def _place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return self._link.empty(shape, dtype) if self._sets is None else self._set.place(shape, dtype)
+
     def _send(self, tensor: Any) -> Any:
         if not movable(tensor):
             return tensor.to(self._link.device)  # sparse, a subclass, a batch of another library's: as it sees fit
-        shape = tuple(tensor.shape)
-        if self._sets is not None:
-            target = self._set.place(shape, tensor.dtype)
-        else:
-            target = self._link.empty(shape, tensor.dtype)
+        target = self._place(tuple(tensor.shape), tensor.dtype)
         self._transfer.nbytes += target.nbytes
         self._link.copy(target, tensor)
         return target

@@ -99,7 +99,7 @@ class BufferSet:
 
 
 class Transfer:
-    """What a loader keeps from iterator to iterator for its batches on a device."""
+    """What a loader keeps from iterator to iterator for its batches on a device. Iterators may be in several threads."""
 
     # The consumer's work may lag so many copies behind the host. Each of them holds a slot.
     MOST_UNDER_WAY = 4
@@ -113,34 +113,58 @@ class Transfer:
         self._under_way: deque[tuple[Any, Any]] = deque()  # marks of the copies, and what they read
         self._pid = os.getpid()
 
-    def keep(self, mark: Any, source: Any) -> None:
-        """``source`` is not let go, and its slots not written again, before ``mark`` is reached."""
+    def check_process(self) -> None:
+        """RuntimeError in a forked child, where a device cannot be used."""
+        if self._pid != os.getpid():
+            raise RuntimeError("device: expected the process that made the loader, got a child that it forked")
+
+    def keep(self, source: Any) -> Any:
+        """A mark behind all copies until now. Before it is reached ``source`` is not let go, and its slots not written
+        again."""
+        mark = self.link.mark_copies()
         self._under_way.append((mark, source))
+        return mark
 
     def let_go(self) -> None:
         """Of what copies have read. Waits where too many are under way."""
+        self._let_go(self.MOST_UNDER_WAY)
+
+    def _let_go(self, most: int) -> None:
+        # Who looks at a mark has taken it out, so that nobody drops what belongs to another, in another thread or in a
+        # signal handler; a lock would be in the handler's way.
         while self._under_way:
-            mark = self._under_way[0][0]
-            if not self.link.reached(mark):
-                if len(self._under_way) < self.MOST_UNDER_WAY:
-                    return
-                self.waits += 1
-                self.link.wait(mark)
-            self._under_way.popleft()
+            try:
+                item = self._under_way.popleft()
+            except IndexError:
+                return
+            try:
+                done = self.link.reached(item[0])
+                if not done and len(self._under_way) + 1 >= most:
+                    self.waits += most > 0
+                    self.link.wait(item[0])
+                    done = True
+            except BaseException:
+                self._under_way.appendleft(item)
+                raise
+            if not done:
+                self._under_way.appendleft(item)
+                return
 
     def take_buffers(self, count: int) -> list[BufferSet]:
         """For one iterator alone."""
-        return self._idle.pop() if self._idle else [BufferSet(self.link) for _ in range(count)]
+        with suppress(IndexError):
+            return self._idle.pop()
+        return [BufferSet(self.link) for _ in range(count)]
 
     def give_back(self, buffers: list[BufferSet]) -> None:
         """For the next one."""
         self._idle.append(buffers)
 
     def finish(self) -> None:
-        """Waits for all copies."""
-        while self._under_way:
-            self.link.wait(self._under_way[0][0])
-            self._under_way.popleft()
+        """Waits for all copies. In a forked child there is nothing to wait for: they are its parent's."""
+        if self._pid != os.getpid():
+            return
+        self._let_go(0)
 
     def stats(self) -> dict[str, float]:
         """As :meth:`aegis.FlatArenaDataLoader.stats` explains them."""
@@ -155,7 +179,5 @@ class Transfer:
         }
 
     def __del__(self) -> None:
-        if self._pid != os.getpid():
-            return
         with suppress(Exception):  # at the end of the process the device may be gone
             self.finish()

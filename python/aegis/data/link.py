@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aegis import _C
 
-__all__ = ["CudaLink", "Link", "make_link", "named_device", "require"]
+__all__ = ["CudaLink", "Link", "make_link", "named_device", "require", "require_kernels"]
 
 
 class Link(Protocol):
@@ -108,18 +108,35 @@ def make_link(device: torch.device) -> Link:
 
 
 def require(device: torch.device) -> None:
-    """ValueError for a CUDA device where torch finds none."""
-    if device.type == "cuda" and not torch.cuda.is_available():
+    """ValueError for a CUDA device that torch does not find."""
+    if device.type != "cuda":
+        return
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found == 0:
         raise ValueError(f"device: expected one that torch finds, got {device} and no CUDA device")
+    if device.index is not None and device.index >= found:
+        raise ValueError(f"device: expected cuda:0 to cuda:{found - 1}, which torch finds, got {device}")
+
+
+def require_kernels(device: torch.device, option: str) -> None:
+    """ValueError, in the name of ``option``, where this aegis was built without kernels for ``device``."""
+    if device.type == "cuda" and not _C.build_info()["cuda"]:
+        raise ValueError(f"{option}: expected an aegis built with CUDA kernels (AEGIS_CUDA=ON), got one without")
 
 
 def named_device(device: torch.device | str | int | None) -> torch.device | None:
-    """The device that is meant by a loader's argument. Raises TypeError, and ValueError for other kinds."""
+    """The device that is meant by a loader's argument. Raises TypeError, and ValueError for what is no such device."""
     if device is None:
         return None
     if isinstance(device, bool) or not isinstance(device, torch.device | str | int):
         raise TypeError(f"device: expected a torch.device, a name, a number or None, got {type(device).__name__}")
-    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"device: expected cpu or cuda, got {found}")
+    if isinstance(device, int) and not 0 <= device < 128:  # torch wraps larger ones round
+        raise ValueError(f"device: expected the number of a CUDA device, got {device}")
+    try:
+        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device: expected cpu or cuda, got {device!r}") from error
+    wrapped = isinstance(device, str) and str(found) != device  # "cuda:256" is cuda:0 to torch
+    if wrapped or found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected cpu or cuda, got {device!r}")
     return found

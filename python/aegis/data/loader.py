@@ -16,8 +16,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from aegis.data.delivery import Delivery
 from aegis.data.device_iter import DeviceIter, shadow_of
 from aegis.data.device_memory import Transfer
-from aegis.data.link import make_link, named_device
+from aegis.data.link import make_link, named_device, require, require_kernels
 from aegis.data.mixture import TokenMixture
+from aegis.data.narrow import check_windows
 from aegis.data.native import NativeIter
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.ranks import check_agreement, in_group, own_rank
@@ -74,6 +75,11 @@ class FlatArenaDataLoader(DataLoader[Any]):
             tensor is moved by its own ``to``. Batches are fresh memory that may be kept; with ``reuse`` they lie in
             buffers whose addresses do not change, by turns, and stay valid for work that was asked for (on the stream
             that was current) before the batch after the next is.
+            A forked child cannot use the device: ``iter()`` says so there.
+        narrow: with ``device``, for a :class:`~aegis.TokenDataset` of plain windows: tokens cross the bus once each and
+            in the dtype of their files, and the device makes inputs and targets of them: an eighth of the bytes for
+            uint16, a quarter for int32. The batches are the same. Where they stay on the CPU it has no effect. Rows
+            with documents or fields, mixtures, ``tail="pad"`` and a ``collate_fn`` are refused.
         resident: puts all token files into the device's memory once, and cuts batches there; for a
             :class:`~aegis.TokenDataset` of plain windows. Threads have nothing to do then.
 
@@ -87,8 +93,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
     ``next()`` in their batch's turn, plain, as without workers: torch's "Caught X in DataLoader worker process" and the
     worker's traceback have no place there.
 
-    After a fork(), parent and child may both go on with a loader: each has slots, threads and workers of its own, and
-    an iterator with threads or workers says in the child that it is the parent's.
+    After a fork(), parent and child may both go on with a loader that has no ``device``: each has slots, threads and
+    workers of its own, and an iterator with threads or workers says in the child that it is the parent's.
 
     Epochs advance by themselves, one for each ``iter()``; :meth:`set_epoch` chooses one. Batches are always in order,
     whatever ``in_order`` says, when threads write them; ``worker_init_fn`` and ``multiprocessing_context`` have
@@ -122,6 +128,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         reuse: bool = False,
         chain: IntegrityChain | None = None,
         device: torch.device | str | int | None = None,
+        narrow: bool = False,
         resident: bool = False,
     ) -> None:
         self.seed = seed
@@ -133,6 +140,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self.reuse = reuse
         self.chain = _checked(chain)
         self.device = named_device(device)
+        self.narrow = narrow
         self.resident = resident
         self._tokens: ResidentTokens | None = None
         if pin_memory and self.device is not None:
@@ -171,6 +179,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if narrow:
+            check_windows(self, "narrow")
         if resident:
             self._check_resident()
         self._set_up(self._next)
@@ -219,22 +229,22 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def _set_up(self, progress: Progress) -> None:
         moves = self.device is not None and self.device.type != "cpu" and not self.resident
         self._transfer = Transfer(make_link(self.device)) if self.device is not None and moves else None
+        if self._transfer is not None and self.narrow:
+            require_kernels(self._transfer.link.device, "narrow")
         if self._transfer is None:
             self._delivery = Delivery(progress, reuse=self.reuse, chain=self.chain)
         else:
-            self._delivery = Delivery(progress, pins=self._transfer.link.pins)
+            self._delivery = Delivery(progress, pins=self._transfer.link.pins, narrow=self.narrow)
         self._order: IndexOrder | None = None
         if not isinstance(self.dataset, IterableDataset):
             self._order = IndexOrder(self._delivery, super()._index_sampler, batched=self._auto_collation)
         self._delivery.choose_path(self)
 
     def _check_resident(self) -> None:
-        if self.device is None:
-            raise ValueError("device: expected one beside resident=True, whose memory the tokens are to lie in")
-        if self.batch_sampler is None or self.collate_fn is not default_collate:
-            raise ValueError("resident: expected batches, and no collate_fn: they are cut on the device")
-        if self.tail == "pad":
-            raise ValueError("tail: expected None or 'wrap' with resident=True, got 'pad'")
+        check_windows(self, "resident")
+        assert self.device is not None
+        require(self.device)
+        require_kernels(self.device, "resident")
         self._tokens = ResidentTokens(self.dataset, self.device)
 
     def _warn_unused(self, worker_init_fn: object, multiprocessing_context: object) -> None:
@@ -251,7 +261,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
             return f"resident: windows of a {type(self.dataset).__name__} are cut on {self.device}"
         if self._transfer is None:
             return self._delivery.why
-        return f"{self._delivery.why}, and are copied to {self._transfer.link.device}"
+        how = "copied as they lie in their files, and widened on" if self.narrow else "copied to"
+        return f"{self._delivery.why}, and are {how} {self._transfer.link.device}"
 
     # --- iteration ---------------------------------------------------------------------------------------------
 
@@ -281,6 +292,8 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def __iter__(self) -> Any:
         if self._closed:
             raise RuntimeError("this loader has been closed")
+        if self._transfer is not None:
+            self._transfer.check_process()
         self._join_group()
         self._check_agreement()
         progress = self._delivery.progress = self._next

@@ -14,6 +14,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from aegis import _C
 from aegis.data.dtypes import CODES
 from aegis.data.mixture import TokenMixture
+from aegis.data.narrow import Windows
 from aegis.data.record_dataset import RecordDataset
 from aegis.data.record_fields import RecordField, record_filler
 from aegis.data.token_dataset import TokenDataset
@@ -25,6 +26,7 @@ class NativeSource:
     """What writes batches of a data set without Python, and what makes a batch of the tensors written.
 
     ``structure`` is None where a batch is the list of them. ``rows`` are tensors whose memory is read by its address.
+    ``sample_bytes``: of a sample as the user gets it, where that is not what is written.
     """
 
     def __init__(
@@ -32,10 +34,13 @@ class NativeSource:
         filler: _C.BatchFiller,
         structure: Callable[[list[Tensor]], Any] | None = None,
         rows: tuple[Tensor, ...] = (),
+        sample_bytes: int | None = None,
     ) -> None:
         self.filler = filler
         self.structure = structure
-        self.sample_bytes = sum(math.prod(shape) * bits // 8 for _, bits, shape in filler.fields)
+        if sample_bytes is None:
+            sample_bytes = sum(math.prod(shape) * bits // 8 for _, bits, shape in filler.fields)
+        self.sample_bytes = sample_bytes
         self._addresses = [(tensor, tensor.data_ptr()) for tensor in rows]
         self.check: Callable[[], None] | None = self._check_memory if rows else None
         """RuntimeError where the memory to read is gone. None where it cannot go."""
@@ -58,13 +63,15 @@ class NativeSource:
                 )
 
 
-def native_source(dataset: object, *, pads: bool = False) -> NativeSource | None:
+def native_source(dataset: object, *, pads: bool = False, narrow: bool = False) -> NativeSource | None:
     """How C++ reads ``dataset`` as it is now, or None where its samples, or collating them, need Python.
 
-    ``pads``: the order may ask for rows of padding.
+    ``pads``: the order may ask for rows of padding. ``narrow``: plain windows are wanted as they lie in their files.
     """
     if not _collation_is_torchs():
         return None
+    if narrow and type(dataset) is TokenDataset and dataset.plain:
+        return NativeSource(dataset.filler(widen=False), Windows.of, sample_bytes=16 * dataset.block_size)
     if type(dataset) is TokenMixture and all(_untouched(source, TokenDataset) for source in dataset.sources):
         return NativeSource(dataset.filler(), dataset.structure)
     if isinstance(dataset, TokenDataset) and _untouched(dataset, TokenDataset):

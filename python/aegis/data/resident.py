@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aegis import ops
-from aegis.data.link import require
 from aegis.data.order import Progress, index_batches
 from aegis.data.token_dataset import TokenDataset
 from aegis.data.torch_iter import draws_of
@@ -27,18 +26,11 @@ __all__ = ["ResidentIter", "ResidentTokens"]
 class ResidentTokens:
     """All files of ``dataset`` as one tensor on a device, and windows of it.
 
-    Needs as much memory there as the files have bytes. Raises ValueError for rows that are more than windows, and
-    RuntimeError where a file was cut short while it was read.
+    Needs as much memory there as the files have bytes. Raises RuntimeError where a file was cut short while it was
+    read. ``dataset`` has plain windows.
     """
 
-    def __init__(self, dataset: object, device: torch.device) -> None:
-        if type(dataset) is not TokenDataset or not dataset.plain:
-            kind = type(dataset).__name__
-            raise ValueError(
-                f"resident: expected a TokenDataset without documents and fields, got a {kind}"
-                f"{' with them' if isinstance(dataset, TokenDataset) else ''}"
-            )
-        require(device)
+    def __init__(self, dataset: TokenDataset, device: torch.device) -> None:
         self._dataset = dataset
         dataset.verify()
         self._arena = dataset.arena if device.type == "cpu" else dataset.arena.to(device)

@@ -192,14 +192,15 @@ class TokenDataset(Dataset[Any]):
         """For each file, where its tokens begin in the arena and how many they are."""
         return list(self._segments)
 
-    def filler(self, *, pads: bool = False) -> _C.BatchFiller:
-        """What writes batches of these rows, for the C++ feeder; ``pads``: also rows of padding."""
+    def filler(self, *, pads: bool = False, widen: bool = True) -> _C.BatchFiller:
+        """What writes batches of these rows, for the C++ feeder; ``pads``: also rows of padding. ``widen=False``, for
+        plain windows alone: one tensor of ``block_size + 1`` tokens a row, in the files' dtype."""
         if self._row_filler is not None:
             return self._row_filler
         if pads:
             return self.row_filler()
         assert self._windows is not None
-        return _C.TokenFiller(self._windows)
+        return _C.TokenFiller(self._windows, widen=widen)
 
     def row_filler(self) -> _C.RowFiller:
         """The filler of rows that have documents or fields."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -32,9 +35,11 @@ class CudaGraphs:
     def warm(self, function: Callable[[], Tensor]) -> Tensor:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            result = function()
-        torch.cuda.current_stream().wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                result = function()
+        finally:  # also of a step that failed half-way, whose kernels are under way
+            torch.cuda.current_stream().wait_stream(stream)
         result.record_stream(torch.cuda.current_stream())
         return result
 
@@ -58,8 +63,9 @@ def _graphs_of(device: torch.device) -> Graphs | None:
 class GraphedTrainStep:
     """One optimiser step over a batch of ``loader``: forward in bfloat16 autocast, backward, ``optimizer.step()``.
 
-    On a CUDA device the first ``warmup`` steps run as they are, and the next is captured as a CUDA graph, with inputs
-    at fixed addresses that batches are copied to; from then on a step is one launch. On a CPU every step runs as it is.
+    On a CUDA device the first ``warmup`` steps with batches of one shape run as they are, and the next is captured as a
+    CUDA graph, with inputs at fixed addresses that batches are copied to; from then on a step is one launch. On a CPU
+    every step runs as it is.
     The steps and their losses are those of this loop on the same device, bit for bit where its kernels are
     deterministic::
 
@@ -71,10 +77,16 @@ class GraphedTrainStep:
             optimizer.step()
 
     ``for value in step`` goes through an epoch of the loader; ``step(batch)`` takes a batch from anywhere. A batch of
-    other shapes than the captured (the last of an epoch) runs as it is, and the graph stays.
+    other shapes than the captured (the last of an epoch), or with other values that are no tensors, runs as it is, and
+    the graph stays. Gradients are clipped where the optimizer's hooks do it, which are part of the capture::
 
-    A capture freezes numbers and branches: it needs an optimizer made with ``capturable=True`` where there is such an
-    option, and a learning rate that changes must be a tensor. What was frozen and has changed is an error.
+        optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+
+    A capture freezes numbers, branches and addresses: it needs an optimizer made with ``capturable=True`` where there
+    is such an option, and a learning rate that changes must be a tensor. What was frozen and has changed is an error:
+    the optimizer's numbers, training or evaluation of any module, which parameters there are, where they lie and
+    whether they need gradients. ``optimizer.load_state_dict`` is none: the graph is dropped, and made anew after a step
+    that runs as it is.
 
     Args:
         model: all parameters on one device.
@@ -89,7 +101,8 @@ class GraphedTrainStep:
 
     Raises:
         ValueError: an optimizer that is not capturable, on a CUDA device; parameters on several devices; a loss that is
-            no scalar.
+            no scalar tensor; a batch that is not inputs and targets, where there is a ``loss``. What ``loss`` or
+            ``model`` raise goes to the caller; the step is then not done, and does not count as one of ``warmup``.
     """
 
     def __init__(
@@ -116,14 +129,23 @@ class GraphedTrainStep:
         if self._graphs is not None:
             _check_capturable(optimizer)
         self._warmup = warmup
+        self._done: Counter[Any] = Counter()  # steps before the capture, by the form of their batches
         self._loss_of: Callable[[Any], Tensor] = self._forward
         if compile:
             backend = "inductor" if compile is True else compile
             self._loss_of = torch.compile(self._forward, dynamic=False, backend=backend)
-        self._shapes: Any = None  # of the batches that the graph is for
+        self._form: Any = None  # of the batches that the graph is for
         self._inputs: Any = None  # the batch that it reads
         self._replay: Callable[[], Tensor] | None = None
-        self._frozen: Any = None
+        self._frozen: _Frozen | None = None
+        itself = weakref.ref(self)
+
+        def forget(_: Optimizer) -> None:
+            step = itself()
+            if step is not None:
+                step._forget()
+
+        optimizer.register_load_state_dict_post_hook(forget)
 
     @property
     def captured(self) -> bool:
@@ -138,40 +160,49 @@ class GraphedTrainStep:
         """One step. Returns its loss, a scalar on the device that later steps leave alone; does not wait for it."""
         if self._graphs is None:
             return self._eager(self._here(batch))
-        shapes = _shapes(batch)
-        if self._shapes is None:
-            self._shapes = shapes
-        if shapes != self._shapes:
-            return self._beside_the_graph(batch)
-        if self._warmup > 0:
-            self._warmup -= 1
-            here = self._here(batch)
-            return self._graphs.warm(lambda: self._eager(here)).clone()
+        form = _form_of(batch)
         if self._replay is None:
-            self._capture(self._graphs, batch)
-        elif self._frozen != (frozen := _frozen(self.model, self.optimizer)):
-            raise ValueError(f"{_first_change(self._frozen, frozen)}, which the captured graph has frozen")
+            if self._done[form] < self._warmup:
+                here = self._here(batch)
+                value = self._graphs.warm(lambda: self._eager(here)).clone()
+                self._done[form] += 1  # not before: state that is made lazily is there
+                return value
+            self._capture(self._graphs, batch, form)
+        elif form != self._form:
+            return self._beside_the_graph(batch)
+        else:
+            assert self._frozen is not None
+            self._frozen.check()
         assert self._replay is not None
         for target, source in zip(_tensors(self._inputs), _tensors(batch), strict=True):
             target.copy_(source, non_blocking=True)
         return self._replay().clone()
 
+    def _forget(self) -> None:
+        """The optimizer has other state now, which the graph knows nothing of."""
+        self._replay = self._inputs = self._form = self._frozen = None
+        # One step more, for state that was not in what was loaded.
+        self._done = Counter({form: min(count, self._warmup - 1) for form, count in self._done.items()})
+
     def _here(self, batch: Any) -> Any:
         return map_tensors(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
 
-    def _capture(self, graphs: Graphs, batch: Any) -> None:
-        self._inputs = map_tensors(batch, lambda tensor: torch.zeros_like(tensor, device=self.device))
-        self._frozen = _frozen(self.model, self.optimizer)
+    def _capture(self, graphs: Graphs, batch: Any, form: Any) -> None:
+        _check_capturable(self.optimizer)
+        inputs = map_tensors(batch, lambda tensor: torch.zeros_like(tensor, device=self.device))
+        frozen = _Frozen(self.model, self.optimizer)
         # Gradients are made in the capture, at addresses of the graph's own, and written anew by each replay.
-        self._replay = graphs.capture(lambda: self._eager(self._inputs))
+        replay = graphs.capture(lambda: self._eager(inputs))
+        self._inputs, self._frozen, self._form, self._replay = inputs, frozen, form, replay
 
     def _beside_the_graph(self, batch: Any) -> Tensor:
         parameters = list(self.model.parameters())
         gradients = [parameter.grad for parameter in parameters]
-        value = self._eager(self._here(batch))
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        return value
+        try:
+            return self._eager(self._here(batch))
+        finally:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
 
     def _eager(self, batch: Any) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
@@ -180,6 +211,8 @@ class GraphedTrainStep:
     def _step(self, batch: Any) -> Tensor:
         with self._precision():
             value = self._loss_of(batch)
+        if not isinstance(value, Tensor):
+            raise ValueError(f"loss: expected a scalar tensor, got a {type(value).__name__}")
         if value.ndim != 0:
             raise ValueError(f"loss: expected a scalar, got shape {tuple(value.shape)}")
         value.backward()  # type: ignore[no-untyped-call]
@@ -195,6 +228,9 @@ class GraphedTrainStep:
         if self.loss is None:
             result: Tensor = self.model(**batch) if named else self.model(*batch)
             return result
+        if not named and (isinstance(batch, Tensor) or len(batch) != 2):
+            got = "a tensor" if isinstance(batch, Tensor) else f"{len(batch)} items"
+            raise ValueError(f"batch: expected inputs and targets for the loss, got {got}")
         inputs, targets = (batch["inputs"], batch["targets"]) if named else batch
         return self.loss(self.model(inputs), targets)
 
@@ -212,22 +248,65 @@ def _tensors(batch: Any) -> list[Tensor]:
     return found
 
 
-def _shapes(batch: Any) -> Any:
-    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in _tensors(batch))
+def _form_of(batch: Any) -> Any:
+    """Equal where a graph that reads one batch can read the other: all but the values of tensors."""
+    if isinstance(batch, Tensor):
+        return Tensor, tuple(batch.shape), batch.dtype
+    if isinstance(batch, Mapping):
+        return type(batch), tuple((key, _form_of(value)) for key, value in batch.items())
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        return type(batch), tuple(map(_form_of, batch))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return type(batch), tuple(_form_of(getattr(batch, field.name)) for field in dataclasses.fields(batch))
+    return batch if isinstance(batch, str | bytes | int | float | None) else type(batch)
 
 
-def _frozen(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """The numbers that a capture takes as they are."""
-    numbers: dict[str, Any] = {"model.training": model.training}
-    for at, group in enumerate(optimizer.param_groups):
-        for name, value in group.items():
-            if isinstance(value, bool | int | float | tuple) and not name.startswith("initial_"):
-                numbers[f"optimizer.param_groups[{at}][{name!r}]"] = value
-    return numbers
+class _Frozen:
+    """What a capture takes as it is."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._numbers = self._numbers_now()
+        self._modules = [(name, module, module.training) for name, module in model.named_modules()]
+        self._parameters = self._parameters_now()
+
+    def _numbers_now(self) -> dict[str, Any]:
+        """Of the optimizer; where a learning rate lies that is a tensor."""
+        numbers: dict[str, Any] = {}
+        for at, group in enumerate(self._optimizer.param_groups):
+            for name, value in group.items():
+                key = f"optimizer.param_groups[{at}][{name!r}]"
+                if isinstance(value, Tensor):
+                    numbers[key] = f"the tensor at {value.data_ptr():#x}"
+                elif isinstance(value, bool | int | float | tuple) and not name.startswith("initial_"):
+                    numbers[key] = value
+            numbers[f"optimizer.param_groups[{at}]"] = f"{len(group['params'])} parameters"
+        return numbers
+
+    def _parameters_now(self) -> list[tuple[int, bool]]:
+        return [(parameter.data_ptr(), parameter.requires_grad) for parameter in self._model.parameters()]
+
+    def check(self) -> None:
+        """ValueError where something has changed."""
+        numbers = self._numbers_now()
+        if numbers != self._numbers:
+            for name in [*self._numbers, *numbers]:
+                if self._numbers.get(name) != numbers.get(name):
+                    raise _changed(name, self._numbers.get(name), numbers.get(name))
+        for name, module, training in self._modules:
+            if module.training is not training:
+                raise _changed(f"model.{name}.training" if name else "model.training", training, module.training)
+        parameters = self._parameters_now()
+        if parameters != self._parameters:
+            if len(parameters) != len(self._parameters):
+                raise _changed("model.parameters()", len(self._parameters), len(parameters))
+            names = (name for name, _ in self._model.named_parameters())
+            for name, before, now in zip(names, self._parameters, parameters, strict=True):
+                if before[1] is not now[1]:
+                    raise _changed(f"model.{name}.requires_grad", before[1], now[1])
+                if before[0] != now[0]:
+                    raise _changed(f"model.{name}", f"memory at {before[0]:#x}", f"memory at {now[0]:#x}")
 
 
-def _first_change(before: dict[str, Any], after: dict[str, Any]) -> str:
-    for name in [*before, *after]:
-        if before.get(name) != after.get(name):
-            return f"{name}: expected {before.get(name)}, got {after.get(name)}"
-    return "optimizer: expected the settings of before"
+def _changed(name: str, before: Any, now: Any) -> ValueError:
+    return ValueError(f"{name}: expected {before}, got {now}, which the captured graph has frozen")

@@ -3,11 +3,13 @@ import sysconfig
 from pathlib import Path
 
 import aegis
+import aegis.data.loader as loader_module
 import contract
 import numpy as np
 import pybind11
 import pytest
 import torch
+from fake_link import FakeLink
 
 
 @pytest.fixture
@@ -62,3 +64,23 @@ def way(request, token_file, monkeypatch):
     """Each way in which batches come, or those that a test asks for by ``indirect``."""
     contract.every_size_in_slots(monkeypatch)
     return contract.Way(request.param, token_file)
+
+
+@pytest.fixture
+def links(monkeypatch):
+    """The links that loaders make, newest last; ``links.seed`` and ``links.eager`` are of those to come."""
+
+    class Links(list):
+        seed, eager = 0, 0.3
+
+        def __repr__(self):
+            return f"{len(self)} links"
+
+    made = Links()
+
+    def make(device):
+        made.append(FakeLink(made.seed, made.eager))
+        return made[-1]
+
+    monkeypatch.setattr(loader_module, "make_link", make)
+    return made

@@ -5,6 +5,7 @@ import random
 from collections import deque
 
 import torch
+from aegis.data.device_memory import map_tensors
 
 
 class Mark:
@@ -112,3 +113,35 @@ class FakeLink:
         if not isinstance(item, Mark):
             item()
         return True
+
+
+def flat(batch):
+    found = []
+    map_tensors(batch, found.append)
+    return found
+
+
+def consume(batches, link, lag):
+    """Reads each batch on the device, asked for ``lag`` batches after it was handed out. Keeps none of them."""
+    read, held = [], []
+
+    def ask(batch, place):
+        link.work(lambda: place.extend(tensor.clone() for tensor in flat(batch)))
+
+    for batch in batches:
+        read.append([])
+        held.append((batch, read[-1]))
+        if len(held) > lag:
+            ask(*held.pop(0))
+    for item in held:
+        ask(*item)
+    return read
+
+
+def same(got, want):
+    assert len(got) == len(want)
+    for ours, theirs in zip(got, want, strict=True):
+        assert len(ours) == len(theirs) > 0
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.dtype is b.dtype
+            assert torch.equal(a, b)

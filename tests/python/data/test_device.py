@@ -4,70 +4,17 @@ import dataclasses
 from collections import OrderedDict, namedtuple
 
 import aegis
-import aegis.data.loader as loader_module
 import numpy as np
 import pytest
 import torch
 from aegis.data.device_iter import DeviceIter
-from aegis.data.device_memory import Transfer, map_tensors
+from aegis.data.device_memory import Transfer
 from aegis.data.order import Progress
-from fake_link import FakeLink
+from fake_link import FakeLink, consume, flat, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from samples import Numbered
 from torch.utils.data import Dataset, TensorDataset
-
-
-@pytest.fixture
-def links(monkeypatch):
-    """The links that loaders make, newest last; ``links.seed`` and ``links.eager`` are of those to come."""
-
-    class Links(list):
-        seed, eager = 0, 0.3
-
-        def __repr__(self):
-            return f"{len(self)} links"
-
-    made = Links()
-
-    def make(device):
-        made.append(FakeLink(made.seed, made.eager))
-        return made[-1]
-
-    monkeypatch.setattr(loader_module, "make_link", make)
-    return made
-
-
-def flat(batch):
-    found = []
-    map_tensors(batch, found.append)
-    return found
-
-
-def consume(batches, link, lag):
-    """Reads each batch on the device, asked for ``lag`` batches after it was handed out. Keeps none of them."""
-    read, held = [], []
-
-    def ask(batch, place):
-        link.work(lambda: place.extend(tensor.clone() for tensor in flat(batch)))
-
-    for batch in batches:
-        read.append([])
-        held.append((batch, read[-1]))
-        if len(held) > lag:
-            ask(*held.pop(0))
-    for item in held:
-        ask(*item)
-    return read
-
-
-def same(got, want):
-    assert len(got) == len(want)
-    for ours, theirs in zip(got, want, strict=True):
-        assert len(ours) == len(theirs) > 0
-        for a, b in zip(ours, theirs, strict=True):
-            assert a.dtype is b.dtype
-            assert torch.equal(a, b)
 
 
 DATA = {
@@ -299,7 +246,14 @@ def test_cpu_is_where_batches_are(tokens):
 @pytest.mark.parametrize(
     ("device", "error", "match"),
     [
-        ("mps", ValueError, "device: expected cpu or cuda, got mps"),
+        ("mps", ValueError, "device: expected cpu or cuda, got 'mps'"),
+        (torch.device("meta"), ValueError, "device: expected cpu or cuda, got device"),
+        ("nonsense", ValueError, "device: expected cpu or cuda, got 'nonsense'"),
+        ("", ValueError, "device: expected cpu or cuda, got ''"),
+        ("cuda:-1", ValueError, "got 'cuda:-1'"),
+        ("cuda:256", ValueError, "got 'cuda:256'"),  # cuda:0 to torch
+        (256, ValueError, "device: expected the number of a CUDA device, got 256"),
+        (-1, ValueError, "got -1"),
         (True, TypeError, "device: expected a torch.device, a name, a number or None, got bool"),
         (1.5, TypeError, "got float"),
     ],
@@ -307,6 +261,15 @@ def test_cpu_is_where_batches_are(tokens):
 def test_devices_refused(tokens, device, error, match):
     with pytest.raises(error, match=match):
         aegis.FlatArenaDataLoader(tokens, 32, device=device)
+
+
+@pytest.mark.parametrize("more", [{}, {"resident": True}, {"narrow": True}])
+def test_a_device_that_is_not_there_is_named(tokens, monkeypatch, more):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for device in ("cuda:2", 7):
+        with pytest.raises(ValueError, match="device: expected cuda:0 to cuda:1, which torch finds, got cuda:[27]"):
+            aegis.FlatArenaDataLoader(tokens, 32, device=device, **more)
 
 
 def test_pin_memory_beside_a_device_is_refused(tokens):

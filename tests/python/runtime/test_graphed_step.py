@@ -1,5 +1,9 @@
 """A captured training step against the loop that it stands for; graphs are played, for a CPU has none."""
 
+import copy
+import gc
+import weakref
+
 import aegis
 import numpy as np
 import pytest
@@ -73,20 +77,32 @@ def loss(logits, targets):
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
+def plain_step(model, optimizer, x, y, autocast=True):
+    """The body of the loop that a step stands for."""
+    optimizer.zero_grad(set_to_none=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        value = loss(model(x), y)
+    value.backward()
+    optimizer.step()
+    return value.detach()
+
+
 def loop(path, epochs, kind="adamw", autocast=True):
     """The losses of the plain loop and the weights after it."""
     model, optimizer = model_and_optimizer(kind)
-    losses = []
     batches = loader(path)
-    for _ in range(epochs):
-        for x, y in batches:
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                value = loss(model(x), y)
-            value.backward()
-            optimizer.step()
-            losses.append(value.detach())
+    losses = [plain_step(model, optimizer, x, y, autocast) for _ in range(epochs) for x, y in batches]
     return torch.stack(losses), model.state_dict()
+
+
+def assert_same_state(one, other):
+    """Of two optimizers, to the bit."""
+    one, other = one.state_dict(), other.state_dict()
+    assert one["param_groups"] == other["param_groups"]
+    assert one["state"].keys() == other["state"].keys() != set()
+    for of, values in one["state"].items():
+        for name, value in values.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other["state"][of][name])), name
 
 
 def assert_like_the_loop(losses, model, want):
@@ -208,6 +224,235 @@ def test_a_model_that_returns_its_loss(path, fields):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = list(aegis.GraphedTrainStep(model, None, optimizer, loader(path, fields=fields)))
     assert torch.equal(torch.stack(losses), loop(path, 1)[0])
+
+
+@pytest.mark.parametrize("played", [False, True])
+@pytest.mark.usefixtures("any_optimizer")
+def test_clipped_gradients_and_the_optimizer_s_state_are_the_loop_s(path, request, played):
+    if played:
+        request.getfixturevalue("graphs")
+    found = []
+    for ours in (True, False):
+        model, optimizer = model_and_optimizer()
+        norms = []
+
+        def clip(*_, model=model, norms=norms):
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.2))
+
+        optimizer.register_step_pre_hook(clip)
+        if ours:
+            losses = list(aegis.GraphedTrainStep(model, loss, optimizer, loader(path)))
+        else:
+            losses = [plain_step(model, optimizer, x, y) for x, y in loader(path)]
+        found.append((torch.stack(losses), torch.stack(norms), model.state_dict(), optimizer))
+    (losses, norms, weights, optimizer), (want, want_norms, want_weights, other) = found
+    assert torch.equal(losses, want)
+    assert norms.max() > 0.2
+    assert torch.equal(norms, want_norms)
+    assert all(torch.equal(weights[name], want_weights[name]) for name in weights)
+    assert_same_state(optimizer, other)
+
+
+@pytest.mark.usefixtures("any_optimizer")
+def test_a_step_that_fails_is_no_step_of_the_warm_up(path, graphs):
+    # Else the capture would come first to state that is made lazily, and a replay make it anew.
+    model, optimizer = model_and_optimizer()
+    fails = [True, True, False, False, True]
+
+    def sometimes(logits, targets):
+        if fails and fails.pop(0):
+            raise ArithmeticError("loss")
+        return loss(logits, targets)
+
+    step = aegis.GraphedTrainStep(model, sometimes, optimizer, [], warmup=1)
+    losses = []
+    for batch in loader(path):
+        try:
+            losses.append(step(batch))
+        except ArithmeticError:
+            assert graphs.captured == (0 if len(losses) == 0 else 1)
+    assert len(losses) == 12 - 3
+    other, optimizer = model_and_optimizer()
+    done = [at for at in range(12) if at not in (0, 1, 4)]
+    want = [plain_step(other, optimizer, x, y) for at, (x, y) in enumerate(loader(path)) if at in done]
+    assert torch.equal(torch.stack(losses), torch.stack(want))
+
+
+@pytest.mark.usefixtures("any_optimizer")
+def test_a_step_that_fails_beside_the_graph_leaves_its_gradients(path, graphs):
+    model, optimizer = model_and_optimizer()
+
+    def whole(logits, targets):
+        if len(targets) < 8:
+            raise ArithmeticError("loss")
+        return loss(logits, targets)
+
+    step = aegis.GraphedTrainStep(model, whole, optimizer, [], warmup=1)
+    batches = list(loader(path))
+    step(batches[0])
+    step(batches[1])
+    before = [parameter.grad for parameter in model.parameters()]
+    with pytest.raises(ArithmeticError):
+        step(batches[-1])
+    assert all(a is b.grad for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("any_optimizer")
+def test_a_short_batch_that_comes_first_is_not_what_is_captured(path, graphs):
+    model, optimizer = model_and_optimizer()
+    step = aegis.GraphedTrainStep(model, loss, optimizer, [], warmup=2)
+    batches = list(loader(path))
+    batches = [batches[-1], *batches]
+    losses = [step(batch) for batch in batches]
+    assert (graphs.warmed, graphs.captured, graphs.replayed) == (3, 1, 9)
+    model, optimizer = model_and_optimizer()
+    want = [plain_step(model, optimizer, x, y) for x, y in batches]
+    assert torch.equal(torch.stack(losses), torch.stack(want))
+
+
+@pytest.mark.parametrize("warmup", [1, 3])
+@pytest.mark.usefixtures("any_optimizer")
+def test_state_that_is_loaded_makes_a_new_graph(path, graphs, warmup):
+    def saved(model, optimizer):
+        # torch's AdamW keeps its step count on the CPU, and loads that as it is.
+        return {name: value.clone() for name, value in model.state_dict().items()}, copy.deepcopy(
+            optimizer.state_dict()
+        )
+
+    found = []
+    for ours in (True, False):
+        model, optimizer = model_and_optimizer()
+        step = aegis.GraphedTrainStep(model, loss, optimizer, [], warmup=warmup)
+        call = step if ours else lambda batch, given=(model, optimizer): plain_step(*given, *batch)
+        losses, kept = [], None
+        for at, batch in enumerate(loader(path)):
+            if at == 2:
+                kept = saved(model, optimizer)
+            if at == 7:
+                model.load_state_dict(kept[0])
+                optimizer.load_state_dict(kept[1])
+                assert not step.captured
+            losses.append(call(batch))
+        found.append(torch.stack(losses))
+        assert step.captured is ours
+    assert torch.equal(*found)
+    assert (graphs.captured, graphs.warmed) == (2, warmup + 1)
+
+
+def change_rate(model, optimizer):
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.5)
+
+
+def change_module(model, optimizer):
+    model[2].eval()
+
+
+def change_need(model, optimizer):
+    model[1].weight.requires_grad_(False)
+
+
+def change_place(model, optimizer):
+    model[3].bias.data = model[3].bias.data.clone()
+
+
+def add_group(model, optimizer):
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": torch.tensor(0.1)})
+
+
+def add_module(model, optimizer):
+    model.append(nn.Linear(50, 50))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (change_rate, r"param_groups\[0\]\['lr'\]: expected the tensor at .*, got the tensor at"),
+        (change_module, r"model\.2\.training: expected True, got False, which the captured graph has frozen"),
+        (change_need, r"model\.1\.weight\.requires_grad: expected True, got False"),
+        (change_place, r"model\.3\.bias: expected memory at .*, got memory at"),
+        (add_group, r"param_groups\[1\]"),
+        (add_module, r"model\.parameters\(\): expected 5, got 7"),
+    ],
+)
+@pytest.mark.usefixtures("any_optimizer")
+def test_what_a_graph_would_not_notice_is_an_error(path, graphs, change, match):
+    model, optimizer = model_and_optimizer("tensor rate")
+    step = aegis.GraphedTrainStep(model, loss, optimizer, [], warmup=1)
+    batch = next(iter(loader(path)))
+    step(batch)
+    step(batch)
+    step(batch)
+    change(model, optimizer)
+    weights = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(ValueError, match=match):
+        step(batch)
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters(), strict=True))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, _ = model_and_optimizer()
+
+    def forward(self, inputs, targets, scale):
+        return scale * loss(self.body(inputs), targets)
+
+
+@pytest.mark.usefixtures("any_optimizer")
+def test_numbers_and_names_of_a_batch_are_not_frozen(path, graphs):
+    def losses(call):
+        found = []
+        for at, (x, y) in enumerate(loader(path, drop_last=True)):
+            batch = {"inputs": x, "targets": y, "scale": 2.0 if at % 4 == 3 else 1.0}
+            found.append(call(dict(reversed(batch.items())) if at % 5 == 4 else batch))
+        return torch.stack(found)
+
+    def plain(batch):
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            value = model(**batch)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    model = Scaled()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    got = losses(aegis.GraphedTrainStep(model, None, optimizer, [], warmup=1))
+    assert 0 < graphs.replayed < 9
+    model = Scaled()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    assert torch.equal(got, losses(plain))
+
+
+@pytest.mark.usefixtures("any_optimizer")
+def test_a_dropped_step_is_not_kept_by_its_optimizer():
+    model, optimizer = model_and_optimizer()
+    step = aegis.GraphedTrainStep(model, loss, optimizer, [])
+    seen = weakref.ref(step)
+    del step
+    gc.collect()
+    assert seen() is None
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_compiled_losses_are_the_loop_s_to_the_bit_where_kernels_are_the_same(path):
+    model, optimizer = model_and_optimizer()
+    step = aegis.GraphedTrainStep(model, loss, optimizer, loader(path), compile="eager")
+    assert_like_the_loop(list(step), model, loop(path, 1))
+
+
+def test_batches_and_losses_that_are_none(path):
+    model, optimizer = model_and_optimizer("sgd")
+    weights = [parameter.clone() for parameter in model.parameters()]
+    step = aegis.GraphedTrainStep(model, loss, optimizer, [])
+    x, y = next(iter(loader(path)))
+    for batch, got in (([x], "1 items"), ((x, y, y), "3 items"), (x, "a tensor")):
+        with pytest.raises(ValueError, match=f"batch: expected inputs and targets for the loss, got {got}"):
+            step(batch)
+    step = aegis.GraphedTrainStep(model, lambda logits, targets: 1.0, optimizer, [])
+    with pytest.raises(ValueError, match="loss: expected a scalar tensor, got a float"):
+        step([x, y])
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters(), strict=True))
 
 
 def test_refusals(path, graphs):
