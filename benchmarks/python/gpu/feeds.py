@@ -55,6 +55,17 @@ class Feeds:
                 device=options.device,
                 reuse=True,
             ),
+            "aegis, narrow": aegis.FlatArenaDataLoader(
+                self.dataset,
+                batch,
+                shuffle=True,
+                num_workers=1,
+                drop_last=True,
+                seed=1,
+                device=options.device,
+                reuse=True,
+                narrow=True,
+            ),
             "aegis, resident": aegis.FlatArenaDataLoader(
                 self.dataset, batch, shuffle=True, drop_last=True, seed=1, device=options.device, resident=True
             ),

@@ -120,7 +120,9 @@ class DeviceIter(Iterator[Any]):
             self._queue.append(_Entry(None, None, error, self._shadow.batches, None))
             return
         try:
-            on_device = self._copied(batch)
+            # Buffers outlive the mode in which they were made, and a batch that is asked for ahead may.
+            with torch.inference_mode(False):
+                on_device = self._copied(batch)
         except Exception as error:
             self._transfer.keep(batch)  # some of its tensors may be under way
             self._queue.append(_Entry(None, None, error, self._shadow.batches, None))

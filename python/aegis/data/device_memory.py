@@ -99,7 +99,7 @@ class BufferSet:
 
 
 class Transfer:
-    """What a loader keeps from iterator to iterator for its batches on a device. Iterators may be in several threads."""
+    """What a loader keeps from iterator to iterator for its batches on a device. They may be in several threads."""
 
     # The consumer's work may lag so many copies behind the host. Each of them holds a slot.
     MOST_UNDER_WAY = 4

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from aegis.data.delivery import Delivery
@@ -243,6 +243,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
     def _check_resident(self) -> None:
         check_windows(self, "resident")
         assert self.device is not None
+        assert isinstance(self.dataset, TokenDataset)
         require(self.device)
         require_kernels(self.device, "resident")
         self._tokens = ResidentTokens(self.dataset, self.device)

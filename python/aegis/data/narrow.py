@@ -51,7 +51,7 @@ class Windows:
     def widened(self) -> list[Tensor]:
         """The batch that it stands for, on the host: inputs and targets."""
         rows, width = self.tokens.shape
-        starts = torch.arange(0, rows * width, width)
+        starts = torch.arange(0, rows * width, width, device="cpu")
         return list(ops.extract_batch(self.tokens.view(-1), starts, width - 1))
 
 
@@ -84,6 +84,6 @@ class Widener:
     def _starts_of(self, rows: int, width: int) -> Tensor:
         if self._starts is None or len(self._starts) < rows or self._width != width:
             starts = self._link.empty((rows,), torch.int64)
-            self._link.run(lambda: torch.arange(0, rows * width, width, out=starts))
+            self._link.run(lambda: torch.arange(0, rows * width, width, out=starts, device=starts.device))
             self._starts, self._width = starts, width
         return self._starts[:rows]

@@ -65,9 +65,9 @@ class ResidentIter(Iterator[Any]):
         return self._length
 
     def __next__(self) -> list[Tensor]:
-        rows = np.asarray(next(self._batches), dtype=np.int64)
-        batch = self._tokens.batch(rows)
-        self._progress.advance()
+        rows = next(self._batches)
+        self._progress.advance()  # of a batch that ends in an error too: it had its turn
+        batch = self._tokens.batch(np.asarray(rows, dtype=np.int64))
         if self._chain is not None:
             self._chain.add_batch(batch)
         return batch

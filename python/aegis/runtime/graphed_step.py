@@ -30,34 +30,40 @@ class Graphs(Protocol):
 
 
 class CudaGraphs:
-    """Those of the current CUDA device."""
+    """Those of a CUDA device, whichever is the current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def warm(self, function: Callable[[], Tensor]) -> Tensor:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        try:
-            with torch.cuda.stream(stream):
-                result = function()
-        finally:  # also of a step that failed half-way, whose kernels are under way
-            torch.cuda.current_stream().wait_stream(stream)
-        result.record_stream(torch.cuda.current_stream())
-        return result
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            try:
+                with torch.cuda.stream(stream):
+                    result = function()
+            finally:  # also of a step that failed half-way, whose kernels are under way
+                torch.cuda.current_stream().wait_stream(stream)
+            result.record_stream(torch.cuda.current_stream())
+            return result
 
     def capture(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use CUDA meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        # Other threads may use CUDA meanwhile. On another device than the current, kernels would not be captured but
+        # run, on inputs of zeros.
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             result = function()
 
         def replay() -> Tensor:
-            graph.replay()
+            with torch.cuda.device(self._device):
+                graph.replay()
             return result
 
         return replay
 
 
 def _graphs_of(device: torch.device) -> Graphs | None:
-    return CudaGraphs() if device.type == "cuda" else None
+    return CudaGraphs(device) if device.type == "cuda" else None
 
 
 class GraphedTrainStep:
@@ -80,7 +86,10 @@ class GraphedTrainStep:
     other shapes than the captured (the last of an epoch), or with other values that are no tensors, runs as it is, and
     the graph stays. Gradients are clipped where the optimizer's hooks do it, which are part of the capture::
 
-        optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        def clip(*_):  # returns nothing: what a hook returns stands for the step's arguments
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+        optimizer.register_step_pre_hook(clip)
 
     A capture freezes numbers, branches and addresses: it needs an optimizer made with ``capturable=True`` where there
     is such an option, and a learning rate that changes must be a tensor. What was frozen and has changed is an error:
@@ -262,13 +271,13 @@ def _form_of(batch: Any) -> Any:
 
 
 class _Frozen:
-    """What a capture takes as it is."""
+    """What a capture takes as it is. Looked at in each step, so without a walk through the model's tree."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self._model, self._optimizer = model, optimizer
+        self._optimizer = optimizer
+        self._names, self._modules = zip(*model.named_modules(), strict=True)
         self._numbers = self._numbers_now()
-        self._modules = [(name, module, module.training) for name, module in model.named_modules()]
-        self._parameters = self._parameters_now()
+        self._states = self._states_now()
 
     def _numbers_now(self) -> dict[str, Any]:
         """Of the optimizer; where a learning rate lies that is a tensor."""
@@ -280,32 +289,49 @@ class _Frozen:
                     numbers[key] = f"the tensor at {value.data_ptr():#x}"
                 elif isinstance(value, bool | int | float | tuple) and not name.startswith("initial_"):
                     numbers[key] = value
-            numbers[f"optimizer.param_groups[{at}]"] = f"{len(group['params'])} parameters"
+            numbers[f"len(optimizer.param_groups[{at}]['params'])"] = len(group["params"])
         return numbers
 
-    def _parameters_now(self) -> list[tuple[int, bool]]:
-        return [(parameter.data_ptr(), parameter.requires_grad) for parameter in self._model.parameters()]
+    def _states_now(self) -> list[tuple[Any, ...]]:
+        """Of every module: training or not; children; names, places and needs of its own parameters."""
+        return [
+            (
+                module.training,
+                [*map(id, module._modules.values())],
+                [
+                    (name, parameter.data_ptr(), parameter.requires_grad)
+                    for name, parameter in module._parameters.items()
+                    if parameter is not None
+                ],
+            )
+            for module in self._modules
+        ]
 
     def check(self) -> None:
         """ValueError where something has changed."""
         numbers = self._numbers_now()
         if numbers != self._numbers:
-            for name in [*self._numbers, *numbers]:
-                if self._numbers.get(name) != numbers.get(name):
-                    raise _changed(name, self._numbers.get(name), numbers.get(name))
-        for name, module, training in self._modules:
-            if module.training is not training:
-                raise _changed(f"model.{name}.training" if name else "model.training", training, module.training)
-        parameters = self._parameters_now()
-        if parameters != self._parameters:
-            if len(parameters) != len(self._parameters):
-                raise _changed("model.parameters()", len(self._parameters), len(parameters))
-            names = (name for name, _ in self._model.named_parameters())
-            for name, before, now in zip(names, self._parameters, parameters, strict=True):
-                if before[1] is not now[1]:
-                    raise _changed(f"model.{name}.requires_grad", before[1], now[1])
-                if before[0] != now[0]:
-                    raise _changed(f"model.{name}", f"memory at {before[0]:#x}", f"memory at {now[0]:#x}")
+            for key in [*self._numbers, *numbers]:
+                if self._numbers.get(key) != numbers.get(key):
+                    raise _changed(key, self._numbers.get(key), numbers.get(key))
+        states = self._states_now()
+        if states != self._states:
+            for name, before, now in zip(self._names, self._states, states, strict=True):
+                if before != now:
+                    raise _changed_module(f"model.{name}" if name else "model", before, now)
+
+
+def _changed_module(name: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> ValueError:
+    if before[0] is not now[0]:
+        return _changed(f"{name}.training", before[0], now[0])
+    if before[1] != now[1]:
+        return _changed(name, "the modules that it had", "others")
+    for one, other in zip(before[2], now[2], strict=False):
+        if one[0] == other[0] and one[2] is not other[2]:
+            return _changed(f"{name}.{one[0]}.requires_grad", one[2], other[2])
+        if one[0] == other[0] and one[1] != other[1]:
+            return _changed(f"{name}.{one[0]}", f"memory at {one[1]:#x}", f"memory at {other[1]:#x}")
+    return _changed(name, f"the parameters {[one[0] for one in before[2]]}", f"{[one[0] for one in now[2]]}")
 
 
 def _changed(name: str, before: Any, now: Any) -> ValueError:

@@ -33,7 +33,7 @@ class FakeLink:
 
     def empty(self, shape, dtype):
         self.allocated += 1
-        memory = torch.empty(shape, dtype=dtype)
+        memory = torch.empty(shape, dtype=dtype, device="cpu")
         memory.flatten().view(torch.uint8).fill_(0xA5)
         return memory
 

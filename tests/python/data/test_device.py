@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from samples import Numbered
 from torch.utils.data import Dataset, TensorDataset
 
-
 DATA = {
     "tokens": lambda path: aegis.TokenDataset(path, 64, dtype="uint16", stride=40),
     "fields": lambda path: aegis.TokenDataset(
@@ -268,7 +267,7 @@ def test_a_device_that_is_not_there_is_named(tokens, monkeypatch, more):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for device in ("cuda:2", 7):
-        with pytest.raises(ValueError, match="device: expected cuda:0 to cuda:1, which torch finds, got cuda:[27]"):
+        with pytest.raises(ValueError, match=r"device: expected cuda:0 to cuda:1, which torch finds, got cuda:[27]"):
             aegis.FlatArenaDataLoader(tokens, 32, device=device, **more)
 
 

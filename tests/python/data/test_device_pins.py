@@ -66,7 +66,7 @@ def run(monkeypatch, driver, dataset, **given):
     """Two epochs; the loader's link and its counters."""
     link = PinnedLink(driver)
     monkeypatch.setattr(loader_module, "make_link", lambda device: link)
-    want = [batch[0].clone() for batch in aegis.FlatArenaDataLoader(dataset, **given)]
+    want = [batch[0].clone() for batch in aegis.FlatArenaDataLoader(dataset, **{**given, "narrow": False})]
     with aegis.FlatArenaDataLoader(dataset, device="cuda", **given) as loader:
         for _ in range(2):
             got = [batch[0] for batch in loader]
@@ -77,9 +77,10 @@ def run(monkeypatch, driver, dataset, **given):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_native_slots_are_pinned_once(monkeypatch, driver, tokens, threads):
+@pytest.mark.parametrize("narrow", [False, True])
+def test_native_slots_are_pinned_once(monkeypatch, driver, tokens, threads, narrow):
     before = driver.total()
-    link, stats = run(monkeypatch, driver, tokens, batch_size=64, num_workers=threads)
+    link, stats = run(monkeypatch, driver, tokens, narrow=narrow, batch_size=64, num_workers=threads)
     assert link.pinned
     assert all(link.pinned)
     assert stats["pinned_slots"] == stats["slots"]
@@ -102,6 +103,14 @@ def test_a_driver_that_refuses_costs_speed_alone(monkeypatch, driver, tokens):
     assert not any(link.pinned)
     assert stats["pinned_slots"] == 0
     assert stats["pins_refused"] >= stats["slots"]
+
+
+def test_a_driver_that_refuses_the_workers_arena_costs_speed_alone(monkeypatch, driver):
+    driver.library.fake_refuse(1)
+    link, stats = run(monkeypatch, driver, Numbered(24, (3, 64, 64)), batch_size=4, num_workers=1)
+    assert not any(link.pinned)
+    assert stats["pinned_bytes"] == 0
+    assert stats["pins_refused"] > 0
 
 
 def test_a_forked_child_leaves_pins_alone_case12(driver):

@@ -78,6 +78,20 @@ def test_a_loader_travels(files):
     assert_same(pickle.loads(pickle.dumps(loader)), loader)
 
 
+def test_a_batch_that_ends_in_an_error_had_its_turn(files):
+    dataset = aegis.TokenDataset(files, 8, dtype="uint16")
+    states = []
+    for more in ({}, {"device": "cpu", "resident": True}):
+        loader = aegis.FlatArenaDataLoader(dataset, batch_sampler=[[0], [10**6], [1]], **more)
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(IndexError, match="expected -"):
+            next(batches)
+        states.append(loader.state_dict())
+        assert torch.equal(next(batches)[0], dataset[1][0][None])
+    assert states[0] == states[1]
+
+
 def test_a_file_cut_short_is_refused(files):
     dataset = aegis.TokenDataset(files, 8, dtype="uint16")
     files[2].write_bytes(b"")

@@ -359,6 +359,10 @@ def add_group(model, optimizer):
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": torch.tensor(0.1)})
 
 
+def add_parameter(model, optimizer):
+    model[3].new = nn.Parameter(torch.zeros(1))
+
+
 def add_module(model, optimizer):
     model.append(nn.Linear(50, 50))
 
@@ -370,8 +374,9 @@ def add_module(model, optimizer):
         (change_module, r"model\.2\.training: expected True, got False, which the captured graph has frozen"),
         (change_need, r"model\.1\.weight\.requires_grad: expected True, got False"),
         (change_place, r"model\.3\.bias: expected memory at .*, got memory at"),
-        (add_group, r"param_groups\[1\]"),
-        (add_module, r"model\.parameters\(\): expected 5, got 7"),
+        (add_group, r"param_groups\[1\]\['.*'\]: expected None, got"),
+        (add_module, r"model: expected the modules that it had, got others"),
+        (add_parameter, r"model\.3: expected the parameters \['weight', 'bias'\], got \['weight', 'bias', 'new'\]"),
     ],
 )
 @pytest.mark.usefixtures("any_optimizer")

@@ -56,7 +56,7 @@ def test_benchmarks_run_on_the_cpu(tmp_path):
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     assert {row["status"] for row in rows} <= {"passed", "not built yet"}
     training = [row for row in rows if row["bench"].startswith("training")]
-    ours = ["aegis", "aegis, device", "aegis, resident", "resident synthetic"]
+    ours = ["aegis", "aegis, device", "aegis, narrow", "aegis, resident", "resident synthetic"]
     assert [row["name"] for row in training] == ["torch DataLoader", *ours, *(f"graph: {name}" for name in ours)]
     assert all(row["values"]["tokens_per_s"] > 0 for row in training)
     passed = sum(row["status"] == "passed" for row in rows)
