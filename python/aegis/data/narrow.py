@@ -62,8 +62,7 @@ class Widener:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._bytes: Tensor | None = None
-        self._starts: Tensor | None = None
-        self._width = 0
+        self._starts: Tensor | None = None  # of the windows of a batch, which are as wide in all batches
 
     def __call__(self, windows: Windows, place: Callable[[tuple[int, ...], torch.dtype], Tensor]) -> list[Tensor]:
         """Asks for the copy of ``windows``, and for inputs and targets of them in memory from ``place``."""
@@ -82,8 +81,8 @@ class Widener:
         return self._bytes[: like.nbytes].view(like.dtype).view(like.shape)
 
     def _starts_of(self, rows: int, width: int) -> Tensor:
-        if self._starts is None or len(self._starts) < rows or self._width != width:
+        if self._starts is None or len(self._starts) < rows:
             starts = self._link.empty((rows,), torch.int64)
             self._link.run(lambda: torch.arange(0, rows * width, width, out=starts, device=starts.device))
-            self._starts, self._width = starts, width
+            self._starts = starts
         return self._starts[:rows]

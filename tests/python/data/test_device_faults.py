@@ -28,7 +28,11 @@ def plain(tokens, epoch, **options):
     reuse=st.booleans(),
     narrow=st.booleans(),
     threads=st.integers(0, 1),
-    plan=st.lists(st.tuples(st.sampled_from(["make", "next", "next", "next", "drop"]), st.integers(0, 2)), max_size=30),
+    plan=st.lists(
+        st.tuples(st.sampled_from(["make", "next", "next", "next", "next", "drop"]), st.integers(0, 1)),
+        min_size=10,
+        max_size=40,
+    ),
     closes=st.booleans(),
 )
 def test_iterators_beside_each_other_case58(token_file, links, seed, eager, reuse, narrow, threads, plan, closes):
