@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,13 @@ from torch.optim import Optimizer
 from aegis.data.device_memory import map_tensors
 
 __all__ = ["GraphedTrainStep"]
+
+
+# torch counts compilations by the code that is compiled, and that of all steps is one: from the ninth step of a process
+# on nothing would be compiled any more. Older versions cannot tell them apart.
+_OWN_CACHE: dict[str, Any] = (
+    {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(torch.compile).parameters else {}
+)
 
 
 class Graphs(Protocol):
@@ -142,7 +150,7 @@ class GraphedTrainStep:
         self._loss_of: Callable[[Any], Tensor] = self._forward
         if compile:
             backend = "inductor" if compile is True else compile
-            self._loss_of = torch.compile(self._forward, dynamic=False, backend=backend)
+            self._loss_of = torch.compile(self._forward, dynamic=False, backend=backend, **_OWN_CACHE)
         self._form: Any = None  # of the batches that the graph is for
         self._inputs: Any = None  # the batch that it reads
         self._replay: Callable[[], Tensor] | None = None

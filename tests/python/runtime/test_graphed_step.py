@@ -446,6 +446,15 @@ def test_compiled_losses_are_the_loop_s_to_the_bit_where_kernels_are_the_same(pa
     assert_like_the_loop(list(step), model, loop(path, 1))
 
 
+@pytest.mark.skipif(not graphed_step._OWN_CACHE, reason="this torch counts compilations of all steps together")
+def test_many_compiled_steps_in_one_process(path):
+    x, y = next(iter(loader(path)))
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for _ in range(torch._dynamo.config.recompile_limit + 1):
+            model, optimizer = model_and_optimizer("sgd")
+            aegis.GraphedTrainStep(model, loss, optimizer, [], compile="eager")([x, y])
+
+
 def test_batches_and_losses_that_are_none(path):
     model, optimizer = model_and_optimizer("sgd")
     weights = [parameter.clone() for parameter in model.parameters()]
