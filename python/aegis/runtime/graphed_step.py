@@ -162,7 +162,8 @@ class GraphedTrainStep:
             if step is not None:
                 step._forget()
 
-        optimizer.register_load_state_dict_post_hook(forget)
+        # Of a wrapper, as Accelerate's is, that which it wraps: it has no hooks of its own.
+        getattr(optimizer, "optimizer", optimizer).register_load_state_dict_post_hook(forget)
 
     @property
     def captured(self) -> bool:

@@ -339,6 +339,40 @@ def test_state_that_is_loaded_makes_a_new_graph(path, graphs, warmup):
     assert (graphs.captured, graphs.warmed) == (2, warmup + 1)
 
 
+class Wrapped(torch.optim.Optimizer):
+    """As Accelerate wraps optimizers: its base's own __init__ is not called."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+
+    def load_state_dict(self, state):
+        self.optimizer.load_state_dict(state)
+
+
+@pytest.mark.usefixtures("any_optimizer")
+def test_state_that_a_wrapper_loads_makes_a_new_graph(path, graphs):
+    model, optimizer = model_and_optimizer()
+    wrapped = Wrapped(optimizer)
+    step = aegis.GraphedTrainStep(model, loss, wrapped, [], warmup=1)
+    batches = iter(loader(path))
+    losses = [step(next(batches)) for _ in range(3)]
+    assert step.captured
+    wrapped.load_state_dict(optimizer.state_dict())
+    assert not step.captured
+    losses += [step(batch) for batch in batches]
+    assert_like_the_loop(losses, model, loop(path, 1))
+
+
 def change_rate(model, optimizer):
     optimizer.param_groups[0]["lr"] = torch.tensor(0.5)
 
