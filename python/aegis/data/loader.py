@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -23,16 +22,16 @@ from aegis.data.native import NativeIter
 from aegis.data.order import IndexOrder, Progress, SeededSampler
 from aegis.data.ranks import check_agreement, in_group, own_rank
 from aegis.data.resident import ResidentIter, ResidentTokens
+from aegis.data.seeding import seeded_sampler
 from aegis.data.state import make_state, order_of, restore
 from aegis.data.state_data import data_state
+from aegis.data.stats import loader_stats, page_faults
 from aegis.data.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
     from aegis.evidence.chain import IntegrityChain
 
 __all__ = ["FlatArenaDataLoader"]
-
-_SEED_EXCLUDES = ("sampler", "batch_sampler", "generator")
 
 
 class FlatArenaDataLoader(DataLoader[Any]):
@@ -149,11 +148,12 @@ class FlatArenaDataLoader(DataLoader[Any]):
             )
         self._next = Progress(epoch=0)  # of the next iter()
         self._closed = False
-        self._faults_at_start = _page_faults()
+        self._faults_at_start = page_faults()
         if seed is not None:
             given = {"sampler": sampler, "batch_sampler": batch_sampler, "generator": generator}
-            sampler, generator = self._seeded(dataset, batch_size, shuffle, drop_last, given)
-            shuffle = None
+            sampler = seeded_sampler(self, dataset, batch_size, bool(shuffle), drop_last, given)
+            self.rank, self.world_size = sampler.rank, sampler.world_size
+            generator, shuffle = torch.Generator().manual_seed(seed), None
         elif rank is not None or world_size is not None:
             raise ValueError("rank and world_size: expected seed= beside them, so that all ranks share one order")
         elif tail is not None:
@@ -186,45 +186,6 @@ class FlatArenaDataLoader(DataLoader[Any]):
         self._set_up(self._next)
         if self._delivery.source is not None and num_workers > 0:
             self._warn_unused(worker_init_fn, multiprocessing_context)
-
-    def _seeded(
-        self,
-        dataset: Any,
-        batch_size: int | None,
-        shuffle: bool | None,
-        drop_last: bool,
-        given: dict[str, Any],
-    ) -> tuple[SeededSampler, torch.Generator]:
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(f"{name}: expected None beside seed=, which chooses the order, got {value!r}")
-        if isinstance(dataset, IterableDataset):
-            raise ValueError("seed: expected a map-style dataset, got an IterableDataset, which orders itself")
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size <= 0):
-            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
-        assert self.seed is not None
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
-        if self.tail not in (None, "pad", "wrap"):
-            raise ValueError(f"tail: expected None, 'pad' or 'wrap', got {self.tail!r}")
-        if self.tail is not None and drop_last:
-            raise ValueError(f"drop_last: expected False with tail={self.tail!r}, which fills the last batch up")
-        if self.tail == "pad" and not isinstance(dataset, TokenDataset | TokenMixture):
-            raise ValueError(f"tail: expected 'pad' with token data alone, got a {type(dataset).__name__}")
-        own = own_rank()
-        self.rank = own[0] if self.rank is None else self.rank
-        self.world_size = own[1] if self.world_size is None else self.world_size
-        sampler = SeededSampler(
-            dataset,
-            batch_size or 1,
-            shuffle=bool(shuffle),
-            seed=self.seed,
-            drop_last=drop_last,
-            rank=self.rank,
-            world_size=self.world_size,
-            tail=self.tail,
-        )
-        return sampler, torch.Generator().manual_seed(self.seed)
 
     def _set_up(self, progress: Progress) -> None:
         moves = self.device is not None and self.device.type != "cpu" and not self.resident
@@ -389,20 +350,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
         the device lagged behind; ``pinned_slots, pinned_bytes`` now, and ``pins_refused``: slots that the driver did
         not pin, whose copies are slower.
         """
-        totals = self._delivery.stats()
-        minor, major = _page_faults()
-        totals["minor_faults"] = minor - self._faults_at_start[0]
-        totals["major_faults"] = major - self._faults_at_start[1]
-        if self._delivery.source is not None:
-            totals["bytes"] = totals.get("samples", 0) * self._delivery.source.sample_bytes
-            if isinstance(self.dataset, TokenDataset | TokenMixture):
-                totals["tokens"] = totals.get("samples", 0) * self.dataset.block_size
-                totals["tail_tokens"] = self.dataset.tail_tokens
-        if self._transfer is not None:
-            totals.update(self._transfer.stats())
-        if isinstance(self.sampler, SeededSampler):
-            totals["dropped_samples"] = self.sampler.counts(self.sampler.epoch).dropped
-        return totals
+        return loader_stats(self, self._delivery, self._transfer, since=self._faults_at_start)
 
     def close(self) -> None:
         """Ends threads and worker processes. Batches already handed out stay valid. Can be repeated."""
@@ -421,7 +369,7 @@ class FlatArenaDataLoader(DataLoader[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         kept = {name: value for name, value in state.items() if name != "_progress"}
-        self.__dict__.update(kept, _iterator=None, _faults_at_start=_page_faults())
+        self.__dict__.update(kept, _iterator=None, _faults_at_start=page_faults())
         self._tokens = None
         if self.resident:
             self._check_resident()
@@ -444,8 +392,3 @@ def _checked(chain: object) -> IntegrityChain | None:
     if isinstance(chain, IntegrityChain):
         return chain
     raise TypeError(f"chain: expected an aegis.evidence.IntegrityChain or None, got {type(chain).__name__}")
-
-
-def _page_faults() -> tuple[int, int]:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_minflt, usage.ru_majflt
