@@ -1,7 +1,6 @@
 #include "core/feeder.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/fork.h"
+#include "core/signals_blocked.h"
 
 namespace aegis {
 namespace {
@@ -24,24 +24,6 @@ constexpr auto kLongest = std::chrono::hours(1000);   // later deadlines might o
 int64_t ns_since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
-
-/// Threads that are started while this lives take no signals, so that Ctrl-C interrupts the
-/// consumer; those that a fault in a thread raises stay deliverable there.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t signals;
-    sigfillset(&signals);
-    for (int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}) sigdelset(&signals, fault);
-    pthread_sigmask(SIG_BLOCK, &signals, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import operator
-import os
-import threading
-import weakref
-from collections import UserString, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import UserString
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,19 +32,17 @@ class IntegrityChain:
         bits: 32 or 64.
         lanes: hash tensors through 64 interleaved 32-bit chains, of which the digest is added to this one: as fast as
             memory. Without, their bytes go through this chain itself, one multiplication after the other.
-        background: hash on a thread of its own. Tensors are copied first; at most 16 records wait, then :meth:`add`
-            does. The thread ends with :meth:`close` or with this object, after what waits for it.
+        background: hash on a thread of the core, which takes its records out of a ring. :meth:`add` copies the bytes of
+            tensors, which may be overwritten as soon as it returns; at most 16 records wait, then :meth:`add` does. The
+            memory of the copies is kept and used again. The thread ends with :meth:`close` or with this object, after
+            what waits for it, and is missing in a forked child.
 
-    One thread may add at a time; with ``background`` still one.
-
-    Cost: one pass over the batch; a record without tensors takes about 1 µs (bench_integrity_chain.py).
+    Cost: one pass over the batch, with ``background`` a copy of it and the waking of a thread; a record without tensors
+    takes less than 1 µs, with ``background`` a few (bench_integrity_chain.py).
     """
 
     def __init__(self, *, bits: int = 32, lanes: bool = True, background: bool = False) -> None:
-        self._chain = _C.IntegrityChain(bits, lanes)
-        self._worker = _Worker(self._chain) if background else None
-        if self._worker is not None:
-            weakref.finalize(self, _Worker.close, self._worker)
+        self._chain = _C.BackgroundChain(bits, lanes) if background else _C.IntegrityChain(bits, lanes)
 
     def add(self, step: int, loss: float, batch: Any = _NOTHING) -> None:
         """Adds a record.
@@ -62,16 +57,13 @@ class IntegrityChain:
 
         Raises:
             TypeError, ValueError, OverflowError: step or loss is no such number. Nothing was added.
-            RuntimeError: the background thread has failed; says of what.
+            RuntimeError: the background thread has failed, was closed, or is that of the process that forked this one.
         """
         step, loss = operator.index(step), float(loss)
         if not -(2**63) <= step < 2**63:
             raise ValueError(f"step: expected a number of 64 bits, got {step}")
         parts = [] if batch is _NOTHING else [_memory(leaf) for leaf in _leaves(batch)]
-        if self._worker is None:
-            self._chain.add(step, loss, parts)
-        else:
-            self._worker.put(step, loss, [part.copy() for part in parts])
+        self._chain.add(step, loss, parts)
 
     def add_batch(self, batch: Any) -> None:
         """Adds a batch that has no loss yet: the record of step -1 with loss 0, in which only the batch counts.
@@ -90,9 +82,7 @@ class IntegrityChain:
         return f"{state['value']:0{state['bits'] // 4}x}"
 
     def state(self) -> dict[str, Any]:
-        """All that the chain is, as plain values, for a checkpoint."""
-        if self._worker is not None:
-            self._worker.wait()
+        """All that the chain is, as plain values, for a checkpoint; waits for the background thread."""
         return dict(zip(("bits", "lanes", "value", "records"), self._chain.state(), strict=True))
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -109,14 +99,12 @@ class IntegrityChain:
         for name, number in (("bits", bits), ("value", value), ("records", records)):
             if type(number) is not int or not 0 <= number < 2**64:
                 raise ValueError(f"state: expected {name} to be an int of 64 bits, got {number!r}")
-        if self._worker is not None:
-            self._worker.wait()
         self._chain.restore((bits, lanes, value, records))
 
     def close(self) -> None:
         """Ends the background thread, after what waits for it. Without one, nothing happens."""
-        if self._worker is not None:
-            self._worker.close()
+        if isinstance(self._chain, _C.BackgroundChain):
+            self._chain.close()
 
 
 def _leaves(batch: Any) -> Iterator[Tensor | np.ndarray[Any, Any]]:
@@ -159,74 +147,3 @@ def _memory(leaf: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if isinstance(leaf, Tensor):
         leaf = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy()
     return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-
-
-class _Worker:
-    """Hashes records in their order on a thread of its own."""
-
-    _WAITING = 16
-
-    def __init__(self, chain: _C.IntegrityChain) -> None:
-        self._chain = chain
-        self._process = os.getpid()
-        self._records: deque[tuple[int, float, list[np.ndarray[Any, Any]]]] = deque()
-        self._changed = threading.Condition()
-        self._busy = False
-        self._closed = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="aegis-chain", daemon=True)
-        self._thread.start()
-
-    def put(self, step: int, loss: float, parts: list[np.ndarray[Any, Any]]) -> None:
-        self._check_process()
-        with self._changed:
-            self._until(lambda: len(self._records) < self._WAITING)
-            if self._closed:
-                raise RuntimeError("IntegrityChain: expected to be open, but close() was called")
-            self._records.append((step, loss, parts))
-            self._changed.notify_all()
-
-    def wait(self) -> None:
-        self._check_process()
-        with self._changed:
-            self._until(lambda: not self._records and not self._busy)
-
-    def close(self) -> None:
-        if self._process != os.getpid():
-            return
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        if threading.current_thread() is not self._thread:  # on which a garbage collection may end up here
-            self._thread.join()
-
-    def _check_process(self) -> None:
-        """A forked child has no such thread, and the lock may be held in it for ever."""
-        if self._process != os.getpid():
-            raise RuntimeError("IntegrityChain: the background thread does not run in this process")
-
-    def _until(self, ready: Callable[[], bool]) -> None:
-        """Waits in slices, so that Ctrl-C gets through."""
-        while not ready() and self._error is None:
-            self._changed.wait(0.1)
-        if self._error is not None:
-            raise RuntimeError(f"IntegrityChain: the background thread failed: {self._error}") from self._error
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._records or self._closed)
-                if not self._records:
-                    return
-                record = self._records.popleft()
-                self._busy = True
-                self._changed.notify_all()
-            try:
-                self._chain.add(*record)
-            except BaseException as error:
-                self._error = error
-                return
-            finally:
-                with self._changed:
-                    self._busy = False
-                    self._changed.notify_all()
