@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aegis.evidence.drift import Drift, drift, effective_count
+from aegis.evidence.drift import Drift, drift, median_interval
 from aegis.evidence.experiment_presets import Claim
 
 __all__ = ["ArmFigures", "Floats", "Run", "arm_figures", "band", "divergence", "measure", "paired_speed"]
@@ -99,20 +99,9 @@ def arm_figures(runs: Sequence[Run], first: Sequence[Run]) -> ArmFigures:
 
 
 def paired_speed(runs: Sequence[Run], against: Sequence[Run]) -> tuple[float, float, float]:
-    """Median over steps and seeds of how much faster a step is, with the interval that order statistics give it.
-
-    What slows an arm down goes on for a while, so pairs count as many as :func:`effective_count` makes of their ranks.
-    """
+    """Median over steps and seeds of how much faster a step is, with its 95 % confidence interval."""
     pairs = zip(runs, against, strict=True)
-    by_seed = [b.counted("step_seconds") / a.counted("step_seconds") - 1.0 for a, b in pairs]
-    ratios, ranks = np.concatenate(by_seed), np.unique(np.concatenate(by_seed), return_inverse=True)[1]
-    ends = np.cumsum([len(of_seed) for of_seed in by_seed])[:-1]
-    effective = effective_count(np.split(ranks - ranks.mean(), ends))
-    ratios.sort()
-    reach = 0.98 * len(ratios) / max(effective, 1.0) ** 0.5
-    low = max(0, int(len(ratios) / 2 - reach))
-    high = min(len(ratios) - 1, int(np.ceil(len(ratios) / 2 + reach)))
-    return float(np.median(ratios)), float(ratios[low]), float(ratios[high])
+    return median_interval([b.counted("step_seconds") / a.counted("step_seconds") - 1.0 for a, b in pairs])
 
 
 def divergence(runs: Sequence[Run], first: Sequence[Run]) -> float:
