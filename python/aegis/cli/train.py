@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -18,6 +16,7 @@ from tqdm import tqdm
 import aegis
 from aegis.cli.run_options import add_data_options, run_device
 from aegis.runtime.precision import tf32
+from aegis.train.interruption import interruption
 from aegis.train.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -74,7 +73,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     files = parser.add_argument_group("files")
     files.add_argument("--out", type=Path, default=Path("aegis-train"), metavar="DIR", help="default: aegis-train")
     files.add_argument("--resume", type=Path, metavar="FILE", help="go on from this checkpoint")
-    files.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="default: only at the end and on Ctrl-C")
+    files.add_argument(
+        "--checkpoint-every", type=int, metavar="STEPS", help="default: only at the end, also an early one"
+    )
     files.add_argument(
         "--chain",
         action="store_true",
@@ -86,7 +87,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train as told: 0 when done, 1 when ``--compare`` found a difference, 130 after Ctrl-C.
+    """Train as told: 0 when done, 1 when ``--compare`` found a difference, 128 + signal when one ended it early.
+
+    Ctrl-C, SIGTERM and SIGHUP let the step under way end, and all files are written; the same one again ends at once.
 
     Raises:
         OSError, ValueError: bad input, before training starts or at the batch that shows it.
@@ -184,7 +187,7 @@ def _train(args: argparse.Namespace, settings: Settings, device: torch.device, s
     options = {"device": device.type, "num_workers": args.num_workers, "compile": args.compile, "tf32": args.tf32}
     path = args.out / "receipt.json"
     receipt = open_receipt(path, trainer, settings, loader, chains=chains, every=args.chain_every, options=options)
-    with _closing(loader), _interruption() as stop, receipt:
+    with _closing(loader), interruption() as stop, receipt:
         with _progress(settings.steps, done) as show:
 
             def on_step(record: StepRecord) -> None:
@@ -195,7 +198,7 @@ def _train(args: argparse.Namespace, settings: Settings, device: torch.device, s
                     receipt.write()
 
             train(trainer, batches, on_step=on_step, stop=stop)
-        interrupted = stop()
+        status = stop.status  # later signals come too late
         save()
         _report({_NAMES[settings.loader]: trainer.records[done:]})
         _report_loader(loader)
@@ -205,10 +208,10 @@ def _train(args: argparse.Namespace, settings: Settings, device: torch.device, s
         for file in map(Path, (settings.data, settings.val_data)):
             if file.parent == args.out and file.name in ("train.bin", "val.bin"):  # packed for this run
                 receipt.add_artefact(file)
-        if interrupted:
+        if status:
             receipt.status = "interrupted"
     print(f"receipt: {path}")
-    return 130 if interrupted else 0
+    return status
 
 
 def _compare(args: argparse.Namespace, settings: Settings, device: torch.device) -> int:
@@ -229,10 +232,10 @@ def _compare(args: argparse.Namespace, settings: Settings, device: torch.device)
             stack.enter_context(_closing(loader))
             sides.append(Side(name, trainer, endless(loader)))
         _announce(sides[0].trainer, settings, device, list(_NAMES), args.num_workers)
-        stop = stack.enter_context(_interruption())
+        stop = stack.enter_context(interruption())
         with _progress(settings.steps * len(sides), 0) as show:
             compare(sides, on_step=lambda side, record: show(record), stop=stop)
-        interrupted = stop()
+        status = stop.status
     ours, theirs = (side.trainer.records for side in sides)
     _report({_NAMES[side.name]: side.trainer.records for side in sides}, memory=False)
     for side in sides:
@@ -245,7 +248,7 @@ def _compare(args: argparse.Namespace, settings: Settings, device: torch.device)
         print(f"losses differ, first at step {different + 1}: {values}")
         return 1
     print(f"losses: bit-identical at all {len(ours):,} steps, validation included")
-    return 130 if interrupted else 0
+    return status
 
 
 def _announce(trainer: Trainer, settings: Settings, device: torch.device, loaders: list[str], workers: int) -> None:
@@ -264,22 +267,6 @@ def _closing(loader: DataLoader[Any]) -> AbstractContextManager[object]:
     if isinstance(loader, AbstractContextManager):
         stack.enter_context(loader)
     return stack
-
-
-@contextmanager
-def _interruption() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C was pressed; a second one raises KeyboardInterrupt wherever the program is."""
-    pressed = threading.Event()
-
-    def note(signum: int, frame: object) -> None:
-        pressed.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield pressed.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from aegis.evidence.experiment_presets import Claim
 from aegis.evidence.experiment_report import ExperimentReport
 from aegis.evidence.telemetry_file import read_telemetry
 from aegis.evidence.training import check_data
-from aegis.evidence.turns import Plan, Side, Stop, interruption, take_turns
+from aegis.evidence.turns import Plan, Side, take_turns
 from aegis.files import atomic_file
+from aegis.train.interruption import Stop, interruption
 from aegis.train.settings import Settings, make_dataset
 
 __all__ = ["ExperimentResult", "experiment"]
