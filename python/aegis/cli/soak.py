@@ -39,7 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--interval", type=float, default=1.0, metavar="SECONDS", help="between samples of memory (default: 1)"
     )
     parser.add_argument(
-        "--stock-malloc", action="store_true", help="do not start the processes with a malloc that keeps what is freed"
+        "--stock-malloc", action="store_true", help="leave malloc as it is: no keeping of what is freed, no reserve"
     )
     add_run_options(parser, "aegis-soak")
     parser.set_defaults(run=run)

@@ -20,6 +20,7 @@ import torch
 
 from aegis.evidence import process
 from aegis.evidence.arm import Arm
+from aegis.evidence.heap import touch_reserve
 from aegis.evidence.receipt import Receipt
 from aegis.evidence.telemetry import Telemetry
 from aegis.evidence.training import ArmTraining, arm_loader
@@ -35,7 +36,8 @@ def main(config_path: str) -> int:
     os.dup2(2, 1)  # what libraries print goes where errors go
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     terminated: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: terminated.append(number))
 
     config = json.loads(Path(config_path).read_text())
     torch.set_num_threads(config["threads"])
@@ -59,7 +61,7 @@ def main(config_path: str) -> int:
         # After the model's weights are drawn, so that all arms draw their order from the same state.
         batches = telemetry.watch(training.batches(loader, recorded=order is not None))
         _tell(answers, {"ready": True})
-        last = _serve(training, batches, telemetry, receipt, answers, terminated)
+        last = _serve(training, batches, telemetry, receipt, answers, terminated, config["settle"])
         telemetry.close()
         missing = telemetry.stats()["dropped_rows"] + telemetry.stats()["lost_rows"]
         receipt.add_artefact(config["telemetry"], losses=not missing)
@@ -78,6 +80,7 @@ def _serve(
     receipt: Receipt,
     answers: Any,
     terminated: list[int],
+    settle: int | None,
 ) -> dict[str, Any]:
     """Trains as told, and returns how to finish."""
     lines = _Lines()
@@ -91,6 +94,8 @@ def _serve(
             seconds += telemetry.step(tokens=count, loss=loss)
             training.note_batch()
             receipt.step(training.steps, loss)
+            if training.steps == settle:
+                touch_reserve()
             tokens += count
             if terminated or lines.waiting():  # nothing comes within a turn but the wish to end
                 break
@@ -129,7 +134,7 @@ class _Lines:
         return bool(self._buffer) or bool(self._poll.poll(0))
 
     def next(self, terminated: list[int]) -> dict[str, Any]:
-        """The next command; to finish at the end of stdin or after SIGTERM."""
+        """The next command; to finish at the end of stdin or after a signal."""
         while b"\n" not in self._buffer:
             data = os.read(0, 4096) if not terminated and self._poll.poll(500) else None
             if terminated or data == b"":

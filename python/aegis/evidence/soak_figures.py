@@ -41,6 +41,7 @@ class SoakFigures:
     peak_rss: float
     rss_drift: Drift
     vm_data_drift: Drift
+    heap_drift: Drift  # of what malloc has given out and not got back
 
     def plain(self) -> dict[str, Any]:
         """As values that JSON has; NaN and infinity as None."""
@@ -85,6 +86,7 @@ def figures(columns: Columns, warmup: int, peak_rss: float) -> SoakFigures:
         peak_rss=peak_rss,
         rss_drift=drift(counted["step"], counted["rss_anon_bytes"]),
         vm_data_drift=drift(counted["step"], counted["vm_data_bytes"]),
+        heap_drift=drift(counted["step"], counted["heap_used_bytes"]),
     )
 
 

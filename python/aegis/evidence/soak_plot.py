@@ -154,5 +154,6 @@ PANELS = [
     Panel("of it, waiting for the batch", "ms", _latency("wait_seconds"), _log),
     Panel("anonymous RSS, change after the warm-up (green: ±1 MB)", "MB", _growth("rss_anon_bytes"), _band),
     Panel("VmData, change after the warm-up (green: ±1 MB)", "MB", _growth("vm_data_bytes"), _band),
+    Panel("heap in use, change after the warm-up (green: ±1 MB)", "MB", _growth("heap_used_bytes"), _band),
     Panel("minor page faults of the process (dashed: 0.1)", "a batch", _faults, _faults_scale),
 ]

@@ -101,6 +101,7 @@ class SoakReport:
             ],
             ["anonymous RSS, drift", *(_drift(s.rss_drift) for s in columns)],
             ["VmData, drift", *(_drift(s.vm_data_drift) for s in columns)],
+            ["heap in use, drift", *(_drift(s.heap_drift) for s in columns)],
             ["minor page faults a batch", *(f"{s.minor_faults:,.3f}" for s in columns)],
             [
                 "the same of worker processes",
@@ -122,7 +123,8 @@ class SoakReport:
             "faults are those of the training process with all of its "
             "threads, model and telemetry included, and what it does between two steps.",
             "Drift is slope times span of a straight line through the samples, ± half the width of its 95 % confidence "
-            "interval; the interval allows for samples that resemble the ones before them.",
+            "interval; the interval allows for samples that resemble the ones before them. Heap in use is what malloc "
+            "has given out and not got back: what grows there grows, wherever it finds its memory.",
         ]
 
 

@@ -13,12 +13,14 @@ import torch
 
 import aegis
 from aegis.evidence.arm import Arm
+from aegis.evidence.heap import RESERVE
 from aegis.evidence.soak_figures import Columns, SoakFigures, figures, same_losses
 from aegis.evidence.soak_report import SoakReport
 from aegis.evidence.telemetry_file import read_telemetry
 from aegis.evidence.training import check_data
-from aegis.evidence.turns import QUIET_MALLOC, Plan, Side, interruption, take_turns
+from aegis.evidence.turns import QUIET_MALLOC, Plan, Side, take_turns
 from aegis.files import atomic_file
+from aegis.train.interruption import interruption
 from aegis.train.settings import Settings
 
 __all__ = ["SoakResult", "soak"]
@@ -69,7 +71,7 @@ def soak(
     steps, first one and then the other first, so that all meet the same moods of the machine and end at the same step.
     While one trains the others sleep, except for what their loaders still prefetch.
 
-    Ctrl-C and SIGTERM end the run early, with all files in order; a second one ends it at once.
+    Ctrl-C, SIGTERM and SIGHUP end the run early, with all files in order; a second one ends it at once.
 
     Args:
         settings: of model and data, as ``aegis train`` has them; ``steps`` there is not looked at.
@@ -82,7 +84,8 @@ def soak(
         workers: filler threads (aegis) or worker processes (torch).
         warmup: steps that figures leave out; of shorter runs, half.
         interval: of telemetry's samples, in seconds.
-        quiet_malloc: start the processes with glibc's malloc told to keep what is freed.
+        quiet_malloc: start the processes with glibc's malloc told to keep what is freed, and have a reserve of the heap
+            made resident during the warm-up.
         on_turn: called after each turn.
 
     Raises:
@@ -104,7 +107,13 @@ def soak(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     plan = Plan(
-        settings=settings, folder=folder, device=device, workers=workers, interval=interval, quiet_malloc=quiet_malloc
+        settings=settings,
+        folder=folder,
+        device=device,
+        workers=workers,
+        interval=interval,
+        quiet_malloc=quiet_malloc,
+        settle=max(1, min(20, warmup // 2)),
     )
     with interruption() as stop:
         sides = [Side(Arm(name, loader=name, audit="on"), plan) for name in loaders]
@@ -161,7 +170,11 @@ def _setting(plan: Plan, turn: int, stopped_by: int | None) -> list[str]:
     ]
     if plan.quiet_malloc:
         names = " and ".join(f"{name}={value}" for name, value in QUIET_MALLOC.items())
-        text.append(f"The processes were started with {names}, unless the environment said otherwise.")
+        text.append(
+            f"The processes were started with {names}, unless the environment said otherwise, and made "
+            f"{RESERVE >> 20} MiB at the end of the heap resident after {plan.settle} steps: a step whose blocks lie "
+            "further apart than those of the last finds room there."
+        )
     if stopped_by is not None:
         text.append(f"The run was ended early by signal {stopped_by}.")
     return text
@@ -184,7 +197,11 @@ def _verdicts(
             same = f"the same ({sides[0].result['chain']})" if same_chains else "not the same"
             verdicts.append(f"The integrity chains over steps, losses and whole batches are {same}.")
     for name, measured in found.items():
-        for what, value in (("anonymous RSS", measured.rss_drift), ("VmData", measured.vm_data_drift)):
+        for what, value in (
+            ("anonymous RSS", measured.rss_drift),
+            ("VmData", measured.vm_data_drift),
+            ("the heap in use", measured.heap_drift),
+        ):
             if value.margin == float("inf"):
                 continue
             low, high = value.change - value.margin, value.change + value.margin

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from aegis.evidence import process
 from aegis.evidence.gpu import GpuProbe
+from aegis.evidence.heap import heap_used
 from aegis.evidence.telemetry_file import RotatingCsv
 from aegis.evidence.telemetry_row import COLUMNS, Row
 from aegis.evidence.telemetry_sinks import ProgressLine, Sink, TensorBoard
@@ -55,9 +56,10 @@ class Telemetry:
     - ``clock_step_seconds``: by how much the wall clock was set since the row before, where that is half a second or
       more. Nothing here depends on that clock.
     - Sampled every ``interval``, at the end of a step: percentiles of ``feeder_us`` since the sample before; resident
-      memory in anonymous, file and shared pages, and VmData; ``workers``: child processes of multiprocessing, with
-      their faults since they started; memory of torch's CUDA allocator, and of the GPU its clock, temperature and power
-      (with the package pynvml). In every tenth sample the PSS of this process and of the workers.
+      memory in anonymous, file and shared pages, and VmData; ``heap_used_bytes`` that glibc's malloc has given out and
+      that were not freed; ``workers``: child processes of multiprocessing, with their faults since they started; memory
+      of torch's CUDA allocator, and of the GPU its clock, temperature and power (with the package pynvml). In every
+      tenth sample the PSS of this process and of the workers.
 
     Args:
         path: the CSV file; ``NAME.1.csv``, ``NAME.2.csv``, … are the full ones before it. See
@@ -232,6 +234,7 @@ class Telemetry:
 
     def _sample(self, row: Row) -> None:
         row.update(process.memory())
+        row["heap_used_bytes"] = heap_used()
         row.update(self._gpu.memory())
         row.with_pss = self._samples % _PSS_EVERY == 0
         self._samples += 1

@@ -13,7 +13,7 @@ _EVERY_STEP = """
 """
 _SAMPLED = """
     feeder_us_p50 feeder_us_p95 feeder_us_p99
-    rss_anon_bytes rss_file_bytes rss_shmem_bytes vm_data_bytes pss_bytes
+    rss_anon_bytes rss_file_bytes rss_shmem_bytes vm_data_bytes heap_used_bytes pss_bytes
     workers workers_pss_bytes workers_minor_faults
     gpu_allocated_bytes gpu_reserved_bytes gpu_clock_mhz gpu_temperature_c gpu_power_w gpu_power_limit_w
 """

@@ -6,12 +6,9 @@ import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,23 +18,18 @@ import torch
 from aegis.evidence.arm import Arm
 from aegis.train.settings import Settings
 
-__all__ = ["QUIET_MALLOC", "Plan", "Side", "Stop", "interruption", "take_turns"]
+__all__ = ["QUIET_MALLOC", "Plan", "Side", "take_turns"]
 
 
-QUIET_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+QUIET_MALLOC = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
 """Settings of glibc's malloc, read when a process starts, by which it keeps what is freed: otherwise it gives the
 activations of every step back to the kernel and faults them in again at the next, thousands of pages each time. 32 MiB
-is the most that glibc takes as the size from which blocks are mapped one by one."""
-
-
-class Stop:
-    """Whether the user wants an end, and by which signal."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-
-    def __call__(self) -> bool:
-        return self.signal is not None
+is the most that glibc takes as the size from which blocks are mapped one by one. The pad is what the heap takes beyond
+what is asked for; :func:`aegis.evidence.heap.touch_reserve` makes half of it resident during the warm-up."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,8 @@ class Plan:
             something to say.
         order: a ``.npy`` file of sample numbers, or None for the shuffle of torch's generator.
         interval: of telemetry, in seconds.
-        quiet_malloc: start the processes with :data:`QUIET_MALLOC`.
+        quiet_malloc: start the processes with :data:`QUIET_MALLOC`, and have them touch a reserve of the heap.
+        settle: after this many steps; it belongs into the warm-up.
         threads: of torch, in each.
     """
 
@@ -60,6 +53,7 @@ class Plan:
     interval: float = 1.0
     order: Path | None = None
     quiet_malloc: bool = True
+    settle: int = 20
     threads: int = field(default_factory=torch.get_num_threads)
 
 
@@ -183,6 +177,7 @@ def _config(arm: Arm, plan: Plan, telemetry: Path, receipt: Path) -> dict[str, A
         "workers": plan.workers,
         "threads": plan.threads,
         "interval": plan.interval,
+        "settle": plan.settle if plan.quiet_malloc else None,
         "order": str(plan.order) if plan.order else None,
         "telemetry": str(telemetry),
         "receipt": str(receipt),
@@ -242,25 +237,3 @@ def _end_all(sides: Sequence[Side]) -> None:
             with contextlib.suppress(OSError):
                 side.finish(status="interrupted")
         side.kill()
-
-
-@contextmanager
-def interruption() -> Iterator[Stop]:
-    """Notes SIGINT and SIGTERM; a second one acts as if this were not there. Only on the main thread."""
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, frame: object) -> None:
-        stop.signal = number
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

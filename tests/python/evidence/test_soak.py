@@ -68,7 +68,7 @@ def test_both_loaders_train_alike_and_the_report_says_what_was_measured(
     assert (out / "report.png").read_bytes().startswith(PNG)
     page = (out / "report.html").read_text()
     pictures = re.findall(r'src="([^"]*)"', page)
-    assert len(pictures) == 6
+    assert len(pictures) == 7
     for picture in pictures:
         assert base64.b64decode(picture.removeprefix("data:image/png;base64,"), validate=True).startswith(PNG)
     assert "http" not in page.replace("http-equiv", "")
@@ -212,6 +212,7 @@ def columns(**changes: Any) -> dict[str, np.ndarray[Any, Any]]:
         "workers_pss_bytes": np.full(count, np.nan),
         "rss_anon_bytes": 1e8 + 1e4 * np.arange(count),
         "vm_data_bytes": np.full(count, 2e8),
+        "heap_used_bytes": 1e7 + 1e3 * np.arange(count),
     }
     return {**table, **changes}
 
@@ -226,6 +227,7 @@ def test_figures_leave_the_warm_up_out_and_count_from_there() -> None:
     assert found.rss_drift.change == pytest.approx(29e4)
     assert found.rss_drift.margin == pytest.approx(0.0, abs=1.0)
     assert found.vm_data_drift.change == 0.0
+    assert found.heap_drift.change == pytest.approx(29e3)
     assert found.plain()["workers_pss"] is None
     assert figures(columns(), 1000, 3e8).first == 21
     growing = columns(workers_minor_faults=np.arange(40.0) * 7)
