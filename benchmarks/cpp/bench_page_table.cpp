@@ -2,6 +2,7 @@
 // pages with every instruction set, beside the same question to 64-byte records.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -61,6 +62,8 @@ kernels::PageQuery query() {
                               shadows.references, shadows.frequencies, shadows.pages};
   query.flag_mask = PageTable::kEvictable | PageTable::kPinned;
   query.flag_value = PageTable::kEvictable;
+  query.bounds = shadows.bounds;
+  query.bounded = PageTable::kEvictable;
   return query;
 }
 
@@ -89,11 +92,24 @@ void records(benchmark::State& state) {
   }
 }
 
-void oldest(benchmark::State& state, Isa isa) {
+enum class Bounds {
+  kept,    ///< as the table has them
+  spoilt,  ///< all too low, as when every evictable page was shared since the last question
+  none,    ///< every epoch is read
+};
+
+void oldest(benchmark::State& state, Isa isa, Bounds bounds) {
   const auto kernel = kernels::page_query_kernel(isa);
-  const int64_t want = kernels::page_query_kernel(Isa::scalar).oldest(query());
+  kernels::PageQuery question = query();
+  if (bounds == Bounds::none) question.bounds = nullptr;
+  const int64_t want = kernels::page_query_kernel(Isa::scalar).oldest(question);
   for (auto _ : state) {
-    int64_t page = kernel.oldest(query());
+    if (bounds == Bounds::spoilt) {
+      state.PauseTiming();
+      std::fill_n(question.bounds, kPages / 64, 0);
+      state.ResumeTiming();
+    }
+    int64_t page = kernel.oldest(question);
     benchmark::DoNotOptimize(page);
     if (page != want) state.SkipWithError("differs from the scalar kernel");
   }
@@ -111,7 +127,13 @@ int main(int argc, char** argv) {
   for (aegis::Isa isa : aegis::available_isas()) {
     const std::string name(aegis::name(isa));
     benchmark::RegisterBenchmark(("flags/" + name).c_str(), aegis::flags, isa);
-    benchmark::RegisterBenchmark(("oldest/" + name).c_str(), aegis::oldest, isa);
+    using aegis::Bounds;
+    const auto oldest = [&](const char* what, Bounds bounds) {
+      benchmark::RegisterBenchmark((what + name).c_str(), aegis::oldest, isa, bounds);
+    };
+    oldest("oldest/", Bounds::kept);
+    oldest("oldest_bounds_spoilt/", Bounds::spoilt);
+    oldest("oldest_without_bounds/", Bounds::none);
   }
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

@@ -1,10 +1,17 @@
 // The ring between two threads beside a plain single-producer queue of the same entries, and its
 // round trip beside two atomics. The reference follows rigtorp::SPSCQueue: indices that wrap, each
 // with a copy of the other side's in its own line, and slots that are written one by one.
+//
+// Times are of an entry, or a trip. The two threads are on two CPUs where there are two, and a turn
+// is a millisecond, so that some of them are not interrupted on a machine with other work: compare
+// the best, with --benchmark_enable_random_interleaving=true. What a line takes from one CPU to the
+// other decides nearly all, and on a virtual machine changes with where its CPUs happen to be.
 #include <benchmark/benchmark.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -15,8 +22,8 @@ namespace aegis {
 namespace {
 
 constexpr size_t kCapacity = 4096;
-constexpr uint64_t kEntries = uint64_t{1} << 20;  // of one turn
-constexpr int kPatience = 200;                    // looks before the other thread may have the CPU
+constexpr uint64_t kEntries = uint64_t{1} << 13;  // of one turn
+constexpr int kPatience = 2000;                   // looks before the other thread may have the CPU
 
 /// Looks again; now and then the CPU is given away, since there may be no other.
 class Spin {
@@ -68,29 +75,59 @@ class Reference {
   Side write_, read_;
 };
 
+void pin(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof set, &set);  // where it is refused, the system's choice will do
+}
+
+/// Seconds that `mine` takes here from when a thread on another CPU begins with `others`.
+template <class Mine, class Others>
+double together(Mine mine, Others others) {
+  std::atomic<int> there{0};
+  const auto meet = [&] {
+    Spin spin;
+    for (++there; there.load() < 2;) spin();
+  };
+  pin(0);
+  std::thread other([&] {
+    pin(1);
+    meet();
+    others();
+  });
+  meet();
+  const auto start = std::chrono::steady_clock::now();
+  mine();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  other.join();
+  return elapsed.count();
+}
+
 /// One by one: `push` and `pop` return whether they could.
 template <class Push, class Pop>
 void transfer(benchmark::State& state, Push push, Pop pop) {
   for (auto _ : state) {
-    std::thread producer([&] {
+    uint64_t sum = 0;
+    const auto consume = [&] {
+      SpscEntry entry;
+      Spin spin;
+      for (uint64_t n = 0; n < kEntries; ++n) {
+        while (!pop(entry)) spin();
+        sum += entry.sequence;
+      }
+    };
+    const auto produce = [&] {
       SpscEntry entry = {};
       Spin spin;
       for (uint64_t n = 0; n < kEntries; ++n) {
         entry.sequence = n;
         while (!push(entry)) spin();
       }
-    });
-    SpscEntry entry;
-    Spin spin;
-    uint64_t sum = 0;
-    for (uint64_t n = 0; n < kEntries; ++n) {
-      while (!pop(entry)) spin();
-      sum += entry.sequence;
-    }
-    producer.join();
+    };
+    state.SetIterationTime(together(consume, produce) / kEntries);
     if (sum != kEntries * (kEntries - 1) / 2) state.SkipWithError("entries were lost");
   }
-  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kEntries));
 }
 
 void reference(benchmark::State& state) {
@@ -111,7 +148,18 @@ void ring_in_batches(benchmark::State& state) {
   const auto queue = SpscRing::create(kCapacity);
   const auto size = static_cast<size_t>(state.range(0));
   for (auto _ : state) {
-    std::thread producer([&] {
+    uint64_t sum = 0;
+    const auto consume = [&] {
+      std::vector<SpscEntry> batch(size);
+      Spin spin;
+      for (uint64_t n = 0; n < kEntries;) {
+        const size_t popped = queue->try_pop(std::span(batch));
+        if (popped == 0) spin();
+        for (size_t i = 0; i < popped; ++i) sum += batch[i].sequence;
+        n += popped;
+      }
+    };
+    const auto produce = [&] {
       std::vector<SpscEntry> batch(size);
       Spin spin;
       for (uint64_t n = 0; n < kEntries; n += size) {
@@ -122,37 +170,27 @@ void ring_in_batches(benchmark::State& state) {
           rest = rest.subspan(pushed);
         }
       }
-    });
-    std::vector<SpscEntry> batch(size);
-    Spin spin;
-    uint64_t sum = 0;
-    for (uint64_t n = 0; n < kEntries;) {
-      const size_t popped = queue->try_pop(std::span(batch));
-      if (popped == 0) spin();
-      for (size_t i = 0; i < popped; ++i) sum += batch[i].sequence;
-      n += popped;
-    }
-    producer.join();
+    };
+    state.SetIterationTime(together(consume, produce) / kEntries);
     if (sum != kEntries * (kEntries - 1) / 2) state.SkipWithError("entries were lost");
   }
-  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kEntries));
 }
 
-constexpr uint64_t kTrips = 20'000;
+constexpr uint64_t kTrips = 1000;
 
 /// `send(n)` here is answered there; `wait(n)` returns once the n-th answer has come.
 template <class Echo, class Send, class Wait>
 void round_trip(benchmark::State& state, Echo echo, Send send, Wait wait) {
   uint64_t n = 0;
   for (auto _ : state) {
-    std::thread other([&, first = n] { echo(first); });
-    for (const uint64_t stop = n + kTrips; n < stop; ++n) {
-      send(n);
-      wait(n);
-    }
-    other.join();
+    const auto trips = [&] {
+      for (const uint64_t stop = n + kTrips; n < stop; ++n) {
+        send(n);
+        wait(n);
+      }
+    };
+    state.SetIterationTime(together(trips, [&, first = n] { echo(first); }) / kTrips);
   }
-  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kTrips));
 }
 
 void two_atomics(benchmark::State& state) {
@@ -198,11 +236,17 @@ void two_rings(benchmark::State& state) {
       });
 }
 
-BENCHMARK(reference)->UseRealTime();
-BENCHMARK(ring)->UseRealTime();
-BENCHMARK(ring_in_batches)->Arg(8)->Arg(64)->UseRealTime();
-BENCHMARK(two_atomics)->UseRealTime();
-BENCHMARK(two_rings)->UseRealTime();
+double best(const std::vector<double>& times) { return *std::ranges::min_element(times); }
+
+void turns(benchmark::internal::Benchmark* one) {
+  one->Iterations(1)->Repetitions(100)->UseManualTime()->ComputeStatistics("best", best);
+}
+
+BENCHMARK(reference)->Apply(turns);
+BENCHMARK(ring)->Apply(turns);
+BENCHMARK(ring_in_batches)->Arg(8)->Arg(64)->Apply(turns);
+BENCHMARK(two_atomics)->Apply(turns);
+BENCHMARK(two_rings)->Apply(turns);
 
 }  // namespace
 }  // namespace aegis

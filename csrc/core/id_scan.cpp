@@ -14,8 +14,9 @@ template <class Token>
 IdScan scan_piece(const Token* tokens, int64_t count, int64_t limit) {
   Token smallest = tokens[0], largest = tokens[0];
   for (int64_t i = 0; i < count; ++i) {
-    smallest = std::min(smallest, tokens[i]);
-    largest = std::max(largest, tokens[i]);
+    const Token token = tokens[i];  // std::min takes references, of which gcc makes no vectors
+    smallest = token < smallest ? token : smallest;
+    largest = token > largest ? token : largest;
   }
   IdScan found{static_cast<int64_t>(smallest), static_cast<int64_t>(largest), -1};
   if (found.smallest >= 0 && found.largest < limit) return found;

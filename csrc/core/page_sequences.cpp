@@ -1,9 +1,11 @@
 // The part of PageTable that knows of sequences.
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "core/check.h"
 #include "core/page_table.h"
+#include "kernels/page_query.h"
 
 namespace aegis {
 
@@ -155,6 +157,11 @@ void PageTable::check_invariants() const {
   const auto must = [](bool holds, const char* what, int64_t number) {
     check<std::logic_error>(holds, "page table: ", what, " (", number, ")");
   };
+  const auto shown = [&](uint32_t page, Flag flag) {
+    const auto plane = static_cast<size_t>(std::countr_zero(static_cast<uint32_t>(flag)));
+    const uint64_t word = flags_[plane * words_ + page / kernels::kPagesOfABlock];
+    return (word >> page % kernels::kPagesOfABlock & 1) != 0;
+  };
   std::vector<uint32_t> references(records_.size());
   for (const auto& [number, sequence] : sequences_) {
     must(std::ssize(sequence.pages) == blocks(sequence.length), "a sequence's pages", number);
@@ -184,15 +191,20 @@ void PageTable::check_invariants() const {
     must(seen[page] == (record.references == 0 && record.pins == 0), "a page that is lost", page);
     indexed += record.content != 0;
     if (record.content != 0) {
-      const auto found = index_.find(record.key);
-      must(found != index_.end() && found->second == page, "a content without its key", page);
+      must(page_of(record.key) == page, "a content without its key", page);
     }
-    must((flags_[page] & kUsed) == (record.references > 0 ? kUsed : 0) &&
-             epochs_[page] == record.epoch && references_[page] == record.references &&
+    const bool evictable = record.references == 0 && record.pins == 0 && record.content != 0;
+    must(shown(page, kUsed) == (record.references > 0) && shown(page, kEvictable) == evictable &&
+             shown(page, kPinned) == (record.pins > 0) &&
+             shown(page, kShared) == (record.references > 1) &&
+             shown(page, kIndexed) == (record.content != 0),
+         "flags", page);
+    must(!evictable || bounds_[page / kernels::kPagesOfABlock] <= record.epoch, "a bound", page);
+    must(epochs_[page] == record.epoch && references_[page] == record.references &&
              owners_[page] == record.owner,
          "a shadow", page);
   }
-  must(indexed == std::ssize(index_), "keys without a page", std::ssize(index_));
+  must(indexed == index_.size(), "keys without a page", index_.size());
 }
 
 }  // namespace aegis

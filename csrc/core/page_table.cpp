@@ -5,9 +5,13 @@
 #include <string>
 
 #include "core/check.h"
+#include "kernels/page_query.h"
 
 namespace aegis {
 namespace {
+
+using kernels::kFlagPlanes;
+using kernels::kPagesOfABlock;
 
 constexpr int kSecondChances = 16;  // pages passed over for one eviction, so that it stays O(1)
 
@@ -17,12 +21,19 @@ uint64_t mixed(uint64_t x) {  // the finaliser of splitmix64 (Steele, Lea, Flood
   return x ^ (x >> 31);
 }
 
+int64_t checked(int64_t pages) {
+  check<std::invalid_argument>(1 <= pages && pages <= int64_t{1} << 31,
+                               "pages: expected 1 to 2^31, got ", pages);
+  return pages;
+}
+
 }  // namespace
 
 PageTable::PageTable(int64_t pages, int64_t block_size, Eviction eviction)
-    : block_size_(block_size), eviction_(eviction) {
-  check<std::invalid_argument>(1 <= pages && pages <= int64_t{1} << 31,
-                               "pages: expected 1 to 2^31, got ", pages);
+    : block_size_(block_size),
+      eviction_(eviction),
+      index_(static_cast<size_t>(checked(pages))),
+      words_((static_cast<size_t>(pages) + kPagesOfABlock - 1) / kPagesOfABlock) {
   check<std::invalid_argument>(1 <= block_size && block_size <= 1 << 16,
                                "block_size: expected 1 to 65536 tokens, got ", block_size);
   const auto count = static_cast<size_t>(pages);
@@ -34,11 +45,13 @@ PageTable::PageTable(int64_t pages, int64_t block_size, Eviction eviction)
   ring_.resize(std::bit_ceil(count));
   for (uint32_t page = 0; page < count; ++page) ring_[page] = page;
   tail_ = count;
-  flags_.resize(count);
-  frequencies_.resize(count);
-  epochs_.resize(count);
-  owners_.assign(count, kNobody);
-  references_.resize(count);
+  const size_t padded = words_ * kPagesOfABlock;
+  flags_.resize(kFlagPlanes * words_);
+  frequencies_.resize(padded);
+  epochs_.resize(padded);
+  owners_.assign(padded, kNobody);
+  references_.resize(padded);
+  bounds_.assign((words_ + kPagesOfABlock - 1) / kPagesOfABlock * kPagesOfABlock, UINT32_MAX);
 }
 
 // --- looking up and checking -------------------------------------------------------------------
@@ -73,8 +86,8 @@ const PageDescriptor& PageTable::descriptor(uint32_t page) const {
 }
 
 PageTable::Shadows PageTable::shadows() const {
-  return {flags_.data(),      epochs_.data(),      owners_.data(),
-          references_.data(), frequencies_.data(), pages()};
+  return {flags_.data(),       epochs_.data(), owners_.data(), references_.data(),
+          frequencies_.data(), pages(),        bounds_.data()};
 }
 
 // --- contents ----------------------------------------------------------------------------------
@@ -85,14 +98,18 @@ uint64_t PageTable::key_of(uint64_t behind, Tokens tokens) {
   return key;
 }
 
+uint32_t PageTable::page_of(uint64_t key) const {
+  return index_.find(key, [&](uint32_t page) { return records_[page].key == key; });
+}
+
 uint32_t PageTable::find(uint64_t behind, Tokens tokens) const {
-  const auto found = index_.find(key_of(behind, tokens));
-  if (found == index_.end()) return kNoPage;
-  const PageDescriptor& record = records_[found->second];
-  const uint32_t* held = tokens_.data() + int64_t{found->second} * block_size_;
+  const uint32_t page = page_of(key_of(behind, tokens));
+  if (page == kNoPage) return kNoPage;
+  const PageDescriptor& record = records_[page];
+  const uint32_t* held = tokens_.data() + int64_t{page} * block_size_;
   const bool same = record.behind == behind && record.fill == tokens.size() &&
                     std::equal(tokens.begin(), tokens.end(), held);
-  return same ? found->second : kNoPage;
+  return same ? page : kNoPage;
 }
 
 /// The content of a page of `fill` tokens: that of a page already there, or a new number. Where the
@@ -102,7 +119,8 @@ uint64_t PageTable::index(uint32_t page, uint64_t behind, int64_t fill) {
   const uint32_t there = find(behind, tokens);
   if (there != kNoPage) return records_[there].content;
   const uint64_t content = ++contents_, key = key_of(behind, tokens);
-  if (index_.try_emplace(key, page).second) {
+  if (page_of(key) == kNoPage) {
+    index_.insert(key, page);
     PageDescriptor& record = records_[page];
     record.content = content;
     record.behind = behind;
@@ -116,7 +134,7 @@ uint64_t PageTable::index(uint32_t page, uint64_t behind, int64_t fill) {
 void PageTable::unindex(uint32_t page) {
   PageDescriptor& record = records_[page];
   if (record.content == 0) return;
-  index_.erase(record.key);
+  index_.erase(record.key, page);
   record.content = record.behind = record.key = 0;
   record.fill = 0;
 }
@@ -124,12 +142,18 @@ void PageTable::unindex(uint32_t page) {
 // --- pages -------------------------------------------------------------------------------------
 
 void PageTable::shadow(uint32_t page) {
-  const PageDescriptor& record = records_[page];
+  PageDescriptor& record = records_[page];
   const bool evictable = record.references == 0 && record.pins == 0 && record.content != 0;
-  flags_[page] =
-      static_cast<uint8_t>((record.references > 0 ? kUsed : 0) | (evictable ? kEvictable : 0) |
-                           (record.pins > 0 ? kPinned : 0) | (record.references > 1 ? kShared : 0) |
-                           (record.content != 0 ? kIndexed : 0));
+  const uint32_t flags = (record.references > 0 ? kUsed : 0) | (evictable ? kEvictable : 0) |
+                         (record.pins > 0 ? kPinned : 0) | (record.references > 1 ? kShared : 0) |
+                         (record.content != 0 ? kIndexed : 0);
+  const size_t word = page / kPagesOfABlock;
+  for (uint32_t changed = record.flags ^ flags; changed != 0; changed &= changed - 1) {
+    const auto plane = static_cast<size_t>(std::countr_zero(changed));
+    flags_[plane * words_ + word] ^= uint64_t{1} << page % kPagesOfABlock;
+  }
+  record.flags = flags;
+  if (evictable) bounds_[word] = std::min(bounds_[word], record.epoch);
   epochs_[page] = record.epoch;
   owners_[page] = record.owner;
   references_[page] = record.references;
@@ -141,6 +165,7 @@ void PageTable::tick() {
   if (clock_ == UINT32_MAX) {
     for (PageDescriptor& record : records_) record.epoch /= 2;
     for (uint32_t& epoch : epochs_) epoch /= 2;
+    for (uint32_t& bound : bounds_) bound /= 2;
     clock_ /= 2;
   }
   ++clock_;
@@ -175,6 +200,11 @@ uint32_t PageTable::evict() {
   const uint32_t page = oldest_;
   unlink(page);
   unindex(page);
+  if (oldest_ != kNoPage) {  // what the next eviction reads, in places that have nothing in common
+    const PageDescriptor& next = records_[oldest_];
+    index_.prefetch(next.key);
+    if (next.newer != kNoPage) __builtin_prefetch(&records_[next.newer], 1);
+  }
   ++counts_.evicted;
   return page;
 }

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/page_index.h"
+
 namespace aegis {
 
 /// There were fewer pages, free and evictable together, than a call needed. Nothing was changed.
@@ -28,7 +30,7 @@ struct PageDescriptor {
   uint32_t frequency;     ///< how often it was shared, halved whenever eviction passed it over
   uint32_t older, newer;  ///< neighbours among the evictable, or kNoPage
   uint32_t fill;          ///< tokens of its content, while it has one
-  uint32_t reserved;
+  uint32_t flags;         ///< PageTable::Flag, as the shadows have them
 };
 static_assert(sizeof(PageDescriptor) == 64);
 
@@ -43,7 +45,8 @@ static_assert(sizeof(PageDescriptor) == 64);
 /// would gets a copy.
 ///
 /// Flags, epochs, owners, references and frequencies are kept a second time as arrays, for
-/// predicates over all pages (kernels/page_query.h).
+/// predicates over all pages (kernels/page_query.h): a flag is a bit there, so that those of a
+/// million pages are 128 KiB.
 ///
 /// Taking and giving back a page is O(1): free pages go around in a ring, evictable ones are a list
 /// in order of age. With Eviction::frequency a page that was shared since is passed over, a few
@@ -112,13 +115,15 @@ class PageTable {
   const PageDescriptor& descriptor(uint32_t page) const;
   uint32_t clock() const { return clock_; }
 
+  /// As kernels::PageQuery takes them.
   struct Shadows {
-    const uint8_t* flags;
+    const uint64_t* flags;
     const uint32_t* epochs;
     const uint32_t* owners;
     const uint32_t* references;
     const uint8_t* frequencies;  ///< 255 and more are 255
     int64_t pages;
+    uint32_t* bounds;  ///< at most the least epoch of 64 pages' evictable ones
   };
   Shadows shadows() const;
 
@@ -148,6 +153,7 @@ class PageTable {
   uint32_t* tokens_of(uint32_t page) { return tokens_.data() + int64_t{page} * block_size_; }
   using Tokens = std::span<const uint32_t>;
   static uint64_t key_of(uint64_t behind, Tokens tokens);
+  uint32_t page_of(uint64_t key) const;
   uint32_t find(uint64_t behind, Tokens tokens) const;
   uint64_t index(uint32_t page, uint64_t behind, int64_t fill);
   void unindex(uint32_t page);
@@ -171,13 +177,18 @@ class PageTable {
   uint64_t head_ = 0, tail_ = 0;
   uint32_t oldest_ = kNoPage, newest_ = kNoPage;
   int64_t evictable_ = 0;
-  std::unordered_map<uint64_t, uint32_t> index_;  // key to page
+  PageIndex index_;
   std::unordered_map<uint32_t, Sequence> sequences_;
   uint64_t contents_ = 0;  // numbers given
   uint32_t clock_ = 0;
   Counts counts_ = {};
-  std::vector<uint8_t> flags_, frequencies_;
+  // Shadows, of whole blocks of 64 pages. A bound may be too low: whoever asks for the oldest page
+  // meets it and puts it right, which changes no answer.
+  const size_t words_;  // of 64 pages, in each plane of flags
+  std::vector<uint64_t> flags_;
+  std::vector<uint8_t> frequencies_;
   std::vector<uint32_t> epochs_, owners_, references_;
+  mutable std::vector<uint32_t> bounds_;
 };
 
 }  // namespace aegis

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -15,22 +16,21 @@ using Clock = std::chrono::steady_clock;
 
 constexpr FieldType kInt64{0, 64}, kInt32{0, 32}, kBool{6, 8};
 constexpr int64_t kPaddingTarget = -100;  // torch.nn.functional.cross_entropy's ignore_index
-constexpr int64_t kVector = 8;            // elements: 64 bytes
-constexpr size_t kRowsAhead = 4;          // whose tokens are prefetched, as in extract_rows.h
+constexpr size_t kRowsAhead = 6;          // whose tokens are prefetched, as in extract_rows.h
 // As in TokenFiller: the longest that a row takes which is in memory, here with several pieces.
 constexpr auto kWarmPiece = std::chrono::microseconds(10);
 
-/// int64 elements up to the next boundary of 64 bytes.
-int64_t to_boundary(const int64_t* at) {
-  return static_cast<int64_t>(-reinterpret_cast<uintptr_t>(at) % 64 / sizeof(int64_t));
-}
-
+/// Brings a piece's tokens, and the one behind them, into the second-level cache: see
+/// extract_rows.h.
 void prefetch(const TokenStore& store, const Piece& piece) {
-  constexpr int64_t kLine = 64;  // bytes
+  constexpr uintptr_t kLine = 64;  // bytes
+  constexpr int kSecondLevel = 2;
   const int64_t item = static_cast<int64_t>(size_of(store.type()));
-  const char* line = static_cast<const char*>(store.data()) + piece.begin * item;
-  for (const char* end = line + piece.count * item; line < end; line += kLine) {
-    __builtin_prefetch(line);
+  const char* first = static_cast<const char*>(store.data()) + piece.begin * item;
+  const char* last = first + piece.count * item;
+  for (const char* line = first - reinterpret_cast<uintptr_t>(first) % kLine; line <= last;
+       line += kLine) {
+    __builtin_prefetch(line, 0, kSecondLevel);
   }
 }
 
@@ -132,39 +132,33 @@ void RowFiller::check_plan(const int64_t* indices, const Plan& plan) const {
 template <class Token>
 void RowFiller::write_row(const Plan& plan, size_t row, int64_t* inputs, int64_t* targets) const {
   const auto& [rows, ignore_index] = sources_[plan.sources[row]];
-  const auto kernel = kernels::extract_batch_kernel<Token, int64_t>();
   const Token* arena = static_cast<const Token*>(rows->store()->data());
-  // Pieces that lie side by side in the file are one copy; where a document ends, its last target
-  // is written over. A copy stops short of a token that may be the arena's last.
-  int64_t left = block_size_;
-  for (size_t p = plan.first[row], end = plan.first[row + 1]; p < end;) {
-    const size_t first = p;
-    const int64_t begin = plan.pieces[p].begin;
-    int64_t count = plan.pieces[p].count;
-    while (++p < end && plan.pieces[p].begin == begin + count) count += plan.pieces[p].count;
-    const bool no_next = plan.pieces[p - 1].ends && ignore_index;
-    const int64_t pairs = count - no_next;
-    // A vector for what comes before a boundary of 64 bytes, then from there on: stores that cross
-    // one cost twice.
-    const int64_t head = pairs >= 2 * kVector ? to_boundary(inputs) : 0;
-    if (head > 0) kernel({arena, &begin, 1, kVector, inputs, targets});
-    // Whole vectors, where the row and the arena have room: the run after this one writes over what
-    // is too much.
-    const int64_t rest = begin + head;
-    int64_t copied = (pairs - head + kVector - 1) / kVector * kVector;
-    if (head + copied > left || rest + copied >= rows->store()->extent()) copied = pairs - head;
-    kernel({arena, &rest, copied > 0, copied, inputs + head, targets + head});
-    if (no_next) inputs[pairs] = static_cast<int64_t>(arena[begin + pairs]);
-    if (ignore_index) {
-      int64_t last = -1;
-      for (size_t i = first; i < p; ++i) {
-        last += plan.pieces[i].count;
-        if (plan.pieces[i].ends) targets[last] = *ignore_index;
-      }
+  const Piece *first = plan.pieces.data() + plan.first[row],
+              *end = plan.pieces.data() + plan.first[row + 1];
+  // The row as a window: where it lies in the file, or else put together in the caches.
+  const Token* window = arena + first->begin;
+  const bool in_one = std::adjacent_find(first, end, [](const Piece& piece, const Piece& next) {
+                        return piece.begin + piece.count != next.begin;
+                      }) == end;
+  if (!in_one || first->begin + block_size_ >= rows->store()->extent()) {
+    thread_local std::vector<Token> joined;
+    joined.resize(std::max(joined.size(), static_cast<size_t>(block_size_) + 1));
+    Token* out = joined.data();
+    for (const Piece* piece = first; piece < end; out += piece->count, ++piece) {
+      std::memcpy(out, arena + piece->begin, static_cast<size_t>(piece->count) * sizeof(Token));
     }
-    inputs += count;
-    targets += count;
-    left -= count;
+    window = joined.data();
+  }
+  constexpr int64_t kBegin = 0;
+  kernels::extract_batch_kernel<Token, int64_t>()(
+      {window, &kBegin, 1, block_size_, inputs, targets});
+  // A piece's last token is followed by another piece's first, which is not its target.
+  if (in_one && !ignore_index) return;
+  for (const Piece* piece = first; piece < end; ++piece) {
+    targets += piece->count;
+    const bool no_next = piece->ends && ignore_index;
+    targets[-1] =
+        no_next ? *ignore_index : static_cast<int64_t>(arena[piece->begin + piece->count]);
   }
 }
 

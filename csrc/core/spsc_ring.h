@@ -82,6 +82,7 @@ class SpscRing {
     std::memcpy(entries_ + at, entries.data(), first * sizeof(SpscEntry));
     std::memcpy(entries_, entries.data() + first, (count - first) * sizeof(SpscEntry));
     shared_->tail.store(tail + count, std::memory_order_release);
+    own_next(tail + count);
     return count;
   }
 
@@ -94,6 +95,7 @@ class SpscRing {
     }
     entries_[tail & mask_] = entry;
     shared_->tail.store(tail + 1, std::memory_order_release);
+    own_next(tail + 1);
     return true;
   }
 
@@ -165,6 +167,19 @@ class SpscRing {
   };
   static_assert(sizeof(Shared) == 256 && std::atomic<uint64_t>::is_always_lock_free);
   static_assert(offsetof(Shared, head) - offsetof(Shared, tail) == 64);
+
+  /// Producer: takes the line of the next entry, if that is free, away from the consumer, who read
+  /// it last, before it is needed: a sixth of a round trip's time. Not where it may be unread.
+  void own_next(uint64_t tail) const noexcept {
+    if (tail - producer_.seen >= capacity()) return;
+#ifdef __x86_64__
+    // __builtin_prefetch asks for a copy to read where the instruction is not in the baseline; a
+    // processor that does not have it takes it for none.
+    asm volatile("prefetchw %0" : : "m"(entries_[tail & mask_]));
+#else
+    __builtin_prefetch(entries_ + (tail & mask_), 1);
+#endif
+  }
 
   /// A difference of indices as a number of entries, 0 to capacity(). What was seen may lag behind
   /// this side's own index, where another object was the side before: that is 0, and it is looked

@@ -7,10 +7,16 @@
 
 namespace aegis::kernels {
 
+constexpr int kFlagPlanes = 5;  // flags that pages have
+constexpr int64_t kPagesOfABlock = 64;
+
 /// Arrays of PageTable::Shadows, and what is asked of each page: all of it must hold. Limits are
-/// inclusive; what a limit leaves open is not read.
+/// inclusive; what a limit leaves open is not read. Pages go by blocks of 64, and arrays of numbers
+/// can be read to the end of the last block.
 struct PageQuery {
-  const uint8_t* flags;
+  /// kFlagPlanes planes, one behind the other, of a word for each block: bit p % 64 of word p / 64
+  /// of plane f is bit f of page p's flags. Bits of pages that there are not may be anything.
+  const uint64_t* flags;
   const uint32_t* epochs;
   const uint32_t* owners;
   const uint32_t* references;
@@ -22,6 +28,14 @@ struct PageQuery {
   uint32_t least_epoch = 0, most_epoch = UINT32_MAX;
   uint32_t least_references = 0, most_references = UINT32_MAX;
   uint8_t least_frequency = 0, most_frequency = UINT8_MAX;
+
+  /// For each block, a number at most the least epoch of its pages that have all of `bounded`'s
+  /// flags; the array can be read to a whole 64 blocks. Null: none. An oldest() that asks for these
+  /// flags skips the blocks that cannot have it by them, and raises bounds that it finds too low.
+  uint32_t* bounds = nullptr;
+  uint8_t bounded = 0;
+
+  int64_t blocks() const { return (pages + kPagesOfABlock - 1) / kPagesOfABlock; }
 };
 
 struct PageQueryKernel {

@@ -1,13 +1,13 @@
-// What the vector versions of page_query share: pages go by blocks of 64, and a last part of a
-// block is copied into one that is filled up. Included once by each, with its own Block:
+// What the vector versions of page_query share. Included once by each, with its own Block:
 //
 //   struct Block {
-//     static uint64_t equal(const uint8_t*, uint8_t mask, uint8_t value);
 //     static uint64_t within(const uint8_t*, uint8_t least, uint8_t most);
 //     static uint64_t within(const uint32_t*, uint32_t least, uint32_t most);
+//     static uint32_t least(const uint32_t*, uint64_t bits);
 //   };
 //
-// each of which tells something of 64 numbers, the first in bit 0.
+// `within` tells of 64 numbers, the first in bit 0, which lie within limits; `least` is the least
+// of those whose bits are set, or UINT32_MAX.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,33 @@
 namespace aegis::kernels {
 namespace {
 
-constexpr int64_t kBlock = 64;
+constexpr int64_t kChunk = 256;  // blocks whose flags are looked at together: 2 KiB of bits
 
-/// Of the block of pages that begins at `p`.
+/// Of blocks [begin, end): the pages whose flags are as asked for.
+inline void flag_bits(const PageQuery& q, int64_t begin, int64_t end, uint64_t* __restrict bits) {
+  const bool none = (q.flag_value & ~q.flag_mask) != 0 || q.flag_value >> kFlagPlanes != 0;
+  for (int64_t b = begin; b < end; ++b) bits[b - begin] = none ? 0 : ~uint64_t{0};
+  for (int flag = 0; flag < kFlagPlanes && !none; ++flag) {
+    if ((q.flag_mask >> flag & 1) == 0) continue;
+    const uint64_t* __restrict plane = q.flags + flag * q.blocks() + begin;
+    const uint64_t flip = (q.flag_value >> flag & 1) != 0 ? 0 : ~uint64_t{0};
+    for (int64_t b = 0; b < end - begin; ++b) bits[b] &= plane[b] ^ flip;
+  }
+  if (end == q.blocks() && q.pages % kPagesOfABlock != 0) {
+    bits[end - begin - 1] &= (uint64_t{1} << q.pages % kPagesOfABlock) - 1;
+  }
+}
+
+inline bool asks_flags_alone(const PageQuery& q) {
+  return q.any_owner && q.least_epoch == 0 && q.most_epoch == UINT32_MAX &&
+         q.least_references == 0 && q.most_references == UINT32_MAX && q.least_frequency == 0 &&
+         q.most_frequency == UINT8_MAX;
+}
+
+/// Of the pages `bits` of a block, those whose numbers are as asked for.
 template <class Block>
-uint64_t block_bits(const PageQuery& q, int64_t p) {
-  uint64_t bits = Block::equal(q.flags + p, q.flag_mask, q.flag_value);
+uint64_t number_bits(const PageQuery& q, int64_t block, uint64_t bits) {
+  const int64_t p = block * kPagesOfABlock;
   if (bits == 0) return 0;
   if (!q.any_owner) bits &= Block::within(q.owners + p, q.owner, q.owner);
   if (q.least_epoch != 0 || q.most_epoch != UINT32_MAX) {
@@ -37,94 +58,107 @@ uint64_t block_bits(const PageQuery& q, int64_t p) {
   return bits;
 }
 
-/// The last part of a block, in memory of its own, so that whole vectors can be read.
-struct Rest {
-  uint8_t flags[kBlock] = {}, frequencies[kBlock] = {};
-  uint32_t epochs[kBlock] = {}, owners[kBlock] = {}, references[kBlock] = {};
-  PageQuery query;
-  uint64_t real;  ///< bits of pages that there are
-
-  Rest(const PageQuery& q, int64_t begin) : query(q) {
-    const int64_t count = q.pages - begin;
-    for (int64_t i = 0; i < count; ++i) {
-      flags[i] = q.flags[begin + i];
-      frequencies[i] = q.frequencies[begin + i];
-      epochs[i] = q.epochs[begin + i];
-      owners[i] = q.owners[begin + i];
-      references[i] = q.references[begin + i];
+template <class Block>
+void mask_blocks(const PageQuery& query, uint64_t* bits) {
+  const int64_t blocks = query.blocks();
+  const bool flags_alone = asks_flags_alone(query);
+  for (int64_t begin = 0; begin < blocks; begin += kChunk) {
+    const int64_t end = begin + kChunk < blocks ? begin + kChunk : blocks;
+    flag_bits(query, begin, end, bits + begin);
+    for (int64_t b = begin; b < end && !flags_alone; ++b) {
+      bits[b] = number_bits<Block>(query, b, bits[b]);
     }
-    query.flags = flags;
-    query.frequencies = frequencies;
-    query.epochs = epochs;
-    query.owners = owners;
-    query.references = references;
-    real = (uint64_t{1} << count) - 1;
+  }
+}
+
+/// The oldest page so far, the first of several.
+template <class Block>
+struct Oldest {
+  int64_t page = -1;
+  uint32_t epoch = UINT32_MAX;
+
+  /// Whether no page of a block whose epochs are `bound` and more can take its place.
+  bool beats(int64_t block, uint32_t bound) const {
+    return page >= 0 && (bound > epoch || (bound == epoch && block * kPagesOfABlock > page));
+  }
+
+  /// Looks at pages `bits` of a block, of any place.
+  void look(const PageQuery& query, int64_t block, uint64_t bits) {
+    const uint32_t* epochs = query.epochs + block * kPagesOfABlock;
+    const bool before = block * kPagesOfABlock < page;  // then an equal epoch counts
+    if (page >= 0) {
+      if (epoch == 0 && !before) return;
+      bits &= Block::within(epochs, 0, before ? epoch : epoch - 1);
+    }
+    if (bits == 0) return;
+    epoch = Block::least(epochs, bits);
+    page = block * kPagesOfABlock + __builtin_ctzll(bits & Block::within(epochs, epoch, epoch));
   }
 };
 
-bool asks_flags_alone(const PageQuery& q) {
-  return q.any_owner && q.least_epoch == 0 && q.most_epoch == UINT32_MAX &&
-         q.least_references == 0 && q.most_references == UINT32_MAX && q.least_frequency == 0 &&
-         q.most_frequency == UINT8_MAX;
+/// Goes through the blocks whose bounds are low enough: first the one of the least, so that few
+/// are.
+template <class Block>
+int64_t oldest_by_bounds(const PageQuery& query) {
+  const int64_t blocks = query.blocks();
+  PageQuery bounded = query;  // the pages that bounds are of
+  bounded.flag_mask = bounded.flag_value = query.bounded;
+  const auto end = [&](int64_t group) {
+    return blocks - group < kPagesOfABlock ? blocks : group + kPagesOfABlock;
+  };
+  const auto real = [&](int64_t group) { return ~uint64_t{0} >> (64 - (end(group) - group)); };
+
+  Oldest<Block> oldest;
+  // The blocks `low` of 64, unless one before them has ruled them out.
+  const auto look = [&](int64_t group, uint64_t low) {
+    uint64_t wanted[kPagesOfABlock], of_bound[kPagesOfABlock];
+    flag_bits(query, group, end(group), wanted);
+    flag_bits(bounded, group, end(group), of_bound);
+    for (; low != 0; low &= low - 1) {
+      const int64_t at = __builtin_ctzll(low), block = group + at;
+      uint32_t& bound = query.bounds[block];
+      if (oldest.beats(block, bound)) continue;
+      bound = Block::least(query.epochs + block * kPagesOfABlock, of_bound[at]);
+      if (oldest.beats(block, bound)) continue;
+      oldest.look(query, block, number_bits<Block>(query, block, wanted[at]));
+    }
+  };
+
+  int64_t seed = 0;
+  uint32_t least = UINT32_MAX;
+  for (int64_t group = 0; group < blocks; group += kPagesOfABlock) {
+    const uint32_t here = Block::least(query.bounds + group, real(group));
+    if (here >= least) continue;
+    least = here;
+    seed = group;
+  }
+  const uint64_t first = Block::within(query.bounds + seed, least, least) & real(seed);
+  look(seed, first & -first);
+  for (int64_t group = 0; group < blocks; group += kPagesOfABlock) {
+    const uint64_t low = Block::within(query.bounds + group, 0, oldest.epoch) & real(group);
+    if (low != 0) look(group, low);
+  }
+  return oldest.page;
 }
 
 template <class Block>
-void mask_blocks(const PageQuery& query, uint64_t* bits) {
-  const int64_t whole = query.pages / kBlock * kBlock;
-  if (asks_flags_alone(query)) {
-    const uint8_t* flags = query.flags;
-    const uint8_t mask = query.flag_mask, value = query.flag_value;
-    for (const uint8_t* end = flags + whole; flags != end; flags += kBlock) {
-      *bits++ = Block::equal(flags, mask, value);
-    }
-  } else {
-    for (int64_t p = 0; p < whole; p += kBlock) *bits++ = block_bits<Block>(query, p);
-  }
-  if (whole == query.pages) return;
-  const Rest rest(query, whole);
-  *bits = block_bits<Block>(rest.query, 0) & rest.real;
-}
-
-/// `Oldest` has look(epochs of a block, bits of the pages that count, first page), which may pass
-/// over the greatest epoch, and best(), which is -1 where it saw nothing else.
-template <class Block, class Oldest>
 int64_t oldest_in_blocks(const PageQuery& query) {
-  Oldest oldest;
-  uint64_t any = 0;
-  const int64_t whole = query.pages / kBlock * kBlock;
-  for (int64_t p = 0; p < whole; p += kBlock) {
-    const uint64_t bits = block_bits<Block>(query, p);
-    if (bits != 0) oldest.look(query.epochs + p, bits, p);
-    any |= bits;
+  const bool wants_bounded = (query.flag_mask & query.flag_value & query.bounded) == query.bounded;
+  if (query.bounds != nullptr && wants_bounded && query.pages > 0) {
+    return oldest_by_bounds<Block>(query);
   }
-  if (whole != query.pages) {
-    const Rest rest(query, whole);
-    const uint64_t bits = block_bits<Block>(rest.query, 0) & rest.real;
-    oldest.look(rest.epochs, bits, whole);
-    any |= bits;
-  }
-  const int64_t best = oldest.best();
-  if (best >= 0 || any == 0) return best;
-  for (int64_t p = 0; p < whole; p += kBlock) {  // all are of the greatest epoch
-    const uint64_t bits = block_bits<Block>(query, p);
-    if (bits != 0) return p + __builtin_ctzll(bits);
-  }
-  const Rest rest(query, whole);
-  return whole + __builtin_ctzll(block_bits<Block>(rest.query, 0) & rest.real);
-}
-
-/// The page of the lane with the least epoch, and of the first page where equal; -1 where no lane
-/// has one (UINT32_MAX).
-int64_t best_of_lanes(const uint32_t* epochs, const uint32_t* pages, int lanes) {
-  int best = -1;
-  for (int i = 0; i < lanes; ++i) {
-    if (pages[i] == UINT32_MAX) continue;
-    if (best < 0 || epochs[i] < epochs[best] ||
-        (epochs[i] == epochs[best] && pages[i] < pages[best])) {
-      best = i;
+  uint64_t bits[kChunk];
+  Oldest<Block> oldest;
+  const int64_t blocks = query.blocks();
+  for (int64_t begin = 0; begin < blocks; begin += kChunk) {
+    const int64_t end = begin + kChunk < blocks ? begin + kChunk : blocks;
+    flag_bits(query, begin, end, bits);
+    for (int64_t b = begin; b < end; ++b) {
+      const uint64_t here = number_bits<Block>(query, b, bits[b - begin]);
+      if (here != 0) oldest.look(query, b, here);
     }
   }
-  return best < 0 ? -1 : int64_t{pages[best]};
+  return oldest.page;
 }
 
 }  // namespace

@@ -55,7 +55,9 @@ kernels::PageQuery query_of(const PageTable& table, uint8_t flag_mask, uint8_t f
           references.first,
           references.second,
           frequencies.first,
-          frequencies.second};
+          frequencies.second,
+          shadows.bounds,
+          PageTable::kEvictable};
 }
 
 template <class... Arguments>

@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, AnyStr
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from aegis.data.text_tokenizers import TextTokenizer, TokenizerFile, load_tokeni
 
 __all__ = ["Job", "Packer", "smallest_dtype"]
 
-_BATCH = 1 << 20  # characters that a tokenizer gets at a time
+_BATCH = 1 << 20  # characters that a tokenizer gets at a time, or bytes that are written
 _BUFFER = 1 << 18  # bytes of lines read at a time: they stay in the cache
 _BYTE = 255
 _NO_LIMIT = 2**63 - 1
@@ -63,6 +63,8 @@ class Packer:
         """
         if self._job.kind == "tokens":
             return self._copy(chunk, part)
+        if self._job.kind == "jsonl" and self._tokenizer is None and self._marks_are_bytes:
+            return self._write_lines(chunk, part)
         ids, ends = self._tokens(chunk)
         if ids.dtype == np.uint8 or len(ids) == 0:
             dtype = "uint8"
@@ -73,6 +75,23 @@ class Packer:
         writer = _C.AegisWriter(part, dtype)
         writer.add(ids)
         writer.end_documents(ends)
+        writer.finish(0, bytes(32))
+
+    @property
+    def _marks_are_bytes(self) -> bool:
+        return max(self._job.bos or 0, self._job.eos or 0) <= _BYTE
+
+    def _write_lines(self, chunk: Chunk, part: str) -> None:
+        """The part of a chunk of lines whose ids are their bytes: as they are read, so that they stay in the caches."""
+        job = self._job
+        bos, eos = (b"" if mark is None else bytes([mark]) for mark in (job.bos, job.eos))
+        writer = _C.AegisWriter(part, "uint8")
+        for piece in chunk.pieces:
+            for texts in _batches(_read_lines(piece, job.key)):
+                before = writer.tokens
+                writer.add(np.frombuffer(b"".join((bos, (eos + bos).join(texts), eos)), np.uint8))
+                lengths = np.array([len(text) for text in texts], np.int64) + len(bos) + len(eos)
+                writer.end_documents(before + np.cumsum(lengths))
         writer.finish(0, bytes(32))
 
     def _copy(self, chunk: Chunk, part: str) -> None:
@@ -98,7 +117,7 @@ class Packer:
             ends = [piece.whole for piece in chunk.pieces]
         if self._tokenizer is not None:
             ids, lengths = self._encode([_decode(text, chunk, at) for at, text in enumerate(documents)])
-        elif max(job.bos or 0, job.eos or 0) > _BYTE:
+        elif not self._marks_are_bytes:
             ids, lengths = _bytes_of(documents)
         else:
             bos, eos = (b"" if mark is None else bytes([mark]) for mark in (job.bos, job.eos))
@@ -123,9 +142,9 @@ class Packer:
         return ids, np.array(lengths, np.int64)
 
 
-def _batches(texts: list[str]) -> Iterator[list[str]]:
-    """The texts in order, in lists of about _BATCH characters."""
-    batch: list[str] = []
+def _batches(texts: Iterable[AnyStr]) -> Iterator[list[AnyStr]]:
+    """The texts in order, in lists of about _BATCH characters or bytes."""
+    batch: list[AnyStr] = []
     room = _BATCH
     for text in texts:
         batch.append(text)

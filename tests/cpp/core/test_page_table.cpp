@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <random>
@@ -161,6 +162,38 @@ TEST(PageTable, HoldsTogetherOverManyRandomCalls) {
     }
     table.check_invariants();
     EXPECT_EQ(table.free_pages() + table.evictable_pages(), 40);
+  }
+}
+
+TEST(PageIndex, HoldsWhatAMapDoesThoughKeysAgreeInPart) {
+  constexpr uint32_t kPages = 50;
+  PageIndex index(kPages);
+  std::map<uint64_t, uint32_t> map;
+  std::vector<uint64_t> key_of(kPages);
+  std::mt19937 random(1);
+  const auto find = [&](uint64_t key) {
+    return index.find(key, [&](uint32_t page) { return key_of[page] == key; });
+  };
+  for (int step = 0; step < 20'000; ++step) {
+    // Few lower halves, two of them at the table's end; equal ones under different upper halves.
+    const uint64_t key = uint64_t{random() % 3} << 32 | (125 + random() % 20);
+    const uint32_t page = random() % kPages;
+    const auto found = map.find(key);
+    ASSERT_EQ(find(key), found == map.end() ? PageIndex::kNoPage : found->second);
+    const bool in_use = std::any_of(map.begin(), map.end(),
+                                    [&](const auto& entry) { return entry.second == page; });
+    if (found != map.end()) {
+      index.erase(key, found->second);
+      map.erase(found);
+    } else if (!in_use) {
+      key_of[page] = key;
+      index.insert(key, page);
+      map[key] = page;
+    }
+    ASSERT_EQ(index.size(), std::ssize(map));
+    if (step % 100 == 0) {
+      for (const auto& [held, its] : map) ASSERT_EQ(find(held), its);
+    }
   }
 }
 
