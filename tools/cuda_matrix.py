@@ -5,8 +5,8 @@
 
 Prints registers, static shared memory and spills of each kernel (the most over its instantiations, or each with
 --all), and looks for the instructions that some kernels are made for: in their PTX, and where nvdisasm is on PATH in
-their machine code. With --library, looks into a built library instead: is there machine code for every architecture and PTX of
-the newest, which later GPUs need? Ends with 'N passed, N failed'.
+their machine code. With --library, looks into a built library instead: is there machine code for every architecture
+and PTX of the newest, which later GPUs need? Ends with 'N passed, N failed'.
 """
 
 from __future__ import annotations
