@@ -32,7 +32,7 @@ if(AEGIS_CUDA_ENABLED)
   find_package(CUDAToolkit REQUIRED)
   add_library(aegis_cuda OBJECT csrc/kernels/cuda/extract_batch.cu csrc/kernels/cuda/float8_linear.cu
                                 csrc/kernels/cuda/float8_quantize.cu csrc/kernels/cuda/float8_tiles.cu
-                                csrc/kernels/cuda/gather_records.cu csrc/kernels/cuda/tma_map.cu
+                                csrc/kernels/cuda/gather_records.cu csrc/kernels/cuda/tma_map.cpp
                                 csrc/kernels/cuda/gather_records_scaled.cu csrc/kernels/cuda/kv_append_.cu
                                 csrc/kernels/cuda/sample.cu
                                 csrc/kernels/cuda/skinny_linear.cu
@@ -54,6 +54,7 @@ if(AEGIS_CUDA_ENABLED)
     set_target_properties(aegis_cuda_sm100 PROPERTIES CUDA_ARCHITECTURES OFF)
     target_compile_options(aegis_cuda_sm100 PRIVATE -gencode=arch=compute_${sm100},code=sm_${sm100})
   endif()
+  target_include_directories(aegis_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   foreach(target aegis_cuda aegis_cuda_sm100)
     target_include_directories(${target} PRIVATE csrc)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
