@@ -26,22 +26,25 @@ class SkinnyLinear(nn.Linear):
 
     max_rows: ClassVar[int] = 8
     """What ``skinny_linear`` takes; more rows are torch's to multiply."""
-    __constants__: ClassVar[list[str]] = [*nn.Linear.__constants__, "max_rows"]
+    __constants__ = [*nn.Linear.__constants__, "max_rows"]  # noqa: RUF012 (nn.Linear declares no class variable)
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.jit.is_scripting():
-            weight, bias = self.weight, self.bias
-        else:
-            parameters = self._parameters  # self.weight would be looked up by Python code of nn.Module's
-            weight, bias = parameters["weight"], parameters["bias"]
-            assert weight is not None
-        few = input.numel() <= self.max_rows * self.in_features and input.dtype == weight.dtype
-        if few and not torch.is_grad_enabled():
-            if torch.jit.is_scripting():
-                result: Tensor = torch.ops.aegis.skinny_linear(input, weight, bias)
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            if self._few(input, self.weight):
+                result: Tensor = torch.ops.aegis.skinny_linear(input, self.weight, self.bias)
                 return result
-            return _skinny_linear(input, weight, bias)
+            return nn.functional.linear(input, self.weight, self.bias)
+        parameters = self._parameters  # self.weight would be looked up by Python code of nn.Module's
+        weight, bias = parameters["weight"], parameters["bias"]
+        assert weight is not None
+        if self._few(input, weight):
+            result = _skinny_linear(input, weight, bias)
+            return result
         return nn.functional.linear(input, weight, bias)
+
+    def _few(self, input: Tensor, weight: Tensor) -> bool:
+        few = input.numel() <= self.max_rows * self.in_features and input.dtype == weight.dtype
+        return few and not torch.is_grad_enabled()
 
 
 def _fits(module: nn.Module) -> bool:

@@ -139,7 +139,7 @@ class Float8Linear(nn.Module):
         return dequantize(self.weight, self.weight_scale)
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.jit.is_scripting():
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
             bias = self.bias
             if bias is not None:
                 bias = bias.to(input.dtype)

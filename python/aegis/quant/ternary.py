@@ -89,7 +89,8 @@ class TernaryLinear(nn.Module):
         self.bias: nn.Parameter | None
         if train:
             linear = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
-            self.float_weight, self.bias = linear._parameters["weight"], linear._parameters["bias"]
+            self.register_parameter("float_weight", linear._parameters["weight"])
+            self.register_parameter("bias", linear._parameters["bias"])
         else:
             self.register_parameter("float_weight", None)
             empty = torch.zeros(out_features, (in_features + 15) // 16, dtype=torch.uint32, device=device)
@@ -191,7 +192,7 @@ class TernaryLinear(nn.Module):
     # --- using it ------------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.jit.is_scripting():
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
             return self._scripted(x)
         # self.packed would be looked up by Python code of nn.Module's.
         buffers, parameters = self._buffers, self._parameters
