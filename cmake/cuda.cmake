@@ -32,7 +32,7 @@ if(AEGIS_CUDA_ENABLED)
   find_package(CUDAToolkit REQUIRED)
   add_library(aegis_cuda OBJECT csrc/kernels/cuda/extract_batch.cu csrc/kernels/cuda/float8_linear.cu
                                 csrc/kernels/cuda/float8_quantize.cu csrc/kernels/cuda/float8_tiles.cu
-                                csrc/kernels/cuda/gather_records.cu
+                                csrc/kernels/cuda/gather_records.cu csrc/kernels/cuda/tma_map.cpp
                                 csrc/kernels/cuda/gather_records_scaled.cu csrc/kernels/cuda/kv_append_.cu
                                 csrc/kernels/cuda/sample.cu
                                 csrc/kernels/cuda/skinny_linear.cu
@@ -40,10 +40,27 @@ if(AEGIS_CUDA_ENABLED)
   if("90a" IN_LIST AEGIS_CUDA_ARCHITECTURES)
     set_source_files_properties(csrc/kernels/cuda/float8_tiles.cu PROPERTIES COMPILE_DEFINITIONS AEGIS_SM90A)
   endif()
-  target_include_directories(aegis_cuda PRIVATE csrc)
-  target_compile_options(aegis_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
-  set_target_properties(aegis_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  set(AEGIS_CUDA_OBJECTS $<TARGET_OBJECTS:aegis_cuda>)
+  # tcgen05 belongs to the 10.x family alone, and needs a name of its own to be compiled: what is built for the others,
+  # this kernel does without.
+  add_library(aegis_cuda_sm100 OBJECT csrc/kernels/cuda/float8_tiles_sm100.cu)
+  if(AEGIS_CUDA_ARCHITECTURES MATCHES "(^|;)10[03]")
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.9)
+      set(sm100 100a)
+      target_compile_definitions(aegis_cuda_sm100 PRIVATE AEGIS_SM100_NEWEST=100)
+    else()
+      set(sm100 100f)
+      target_compile_definitions(aegis_cuda_sm100 PRIVATE AEGIS_SM100_NEWEST=103)
+    endif()
+    set_target_properties(aegis_cuda_sm100 PROPERTIES CUDA_ARCHITECTURES OFF)
+    target_compile_options(aegis_cuda_sm100 PRIVATE -gencode=arch=compute_${sm100},code=sm_${sm100})
+  endif()
+  target_include_directories(aegis_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  foreach(target aegis_cuda aegis_cuda_sm100)
+    target_include_directories(${target} PRIVATE csrc)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra>)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    list(APPEND AEGIS_CUDA_OBJECTS $<TARGET_OBJECTS:${target}>)
+  endforeach()
   # Static: the library must load where no CUDA runtime is installed.
   set(AEGIS_CUDA_LIBRARIES CUDA::cudart_static)
 endif()

@@ -77,7 +77,8 @@ aegis_simt_test(example_kernels)
 aegis_simt_test(extract_batch)
 aegis_simt_test(float8_linear)
 aegis_simt_test(float8_quantize)
-aegis_simt_test(float8_tiles plain)  # arithmetic alone: TMA and WGMMA are hardware's
+aegis_simt_test(float8_tiles plain)  # arithmetic alone: TMA and tensor cores are hardware's
+aegis_simt_test(float8_tiles_sm100 plain)
 aegis_simt_test(gather_records)
 aegis_simt_test(gather_records_scaled)
 aegis_simt_test(kv_append_)

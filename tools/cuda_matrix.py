@@ -4,8 +4,9 @@
     tools/cuda_matrix.py [--jobs 2] [--all] [--library build/cmake/libaegis.so]
 
 Prints registers, static shared memory and spills of each kernel (the most over its instantiations, or each with
---all). With --library, looks into a built library instead: is there machine code for every architecture and PTX of
-the newest, which later GPUs need? Ends with 'N passed, N failed'.
+--all), and looks for the instructions that some kernels are made for: in their PTX, and where nvdisasm is on PATH in
+their machine code. With --library, looks into a built library instead: is there machine code for every architecture
+and PTX of the newest, which later GPUs need? Ends with 'N passed, N failed'.
 """
 
 from __future__ import annotations
@@ -25,6 +26,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WARNINGS = ["-Werror=all-warnings", "-Xcompiler=-Wall,-Wextra,-Werror", "-Xptxas=-v,-Werror"]
+OWN_NAMES = {"float8_tiles_sm100.cu": {"100": ("100f", "100a")}}
+"""Kernels whose instructions want other names of an architecture."""
+INSTRUCTIONS = {
+    ("float8_tiles.cu", "90a"): {
+        "cp.async.bulk.tensor.2d": "UTMALDG",
+        "mbarrier.try_wait": "SYNCS",
+        "wgmma.mma_async": "QGMMA.64x64x32",
+    },
+    ("float8_tiles_sm100.cu", "100"): {
+        "cp.async.bulk.tensor.2d": "UTMALDG",
+        "mbarrier.try_wait": "SYNCS",
+        "tcgen05.alloc": "UTCATOMSWS",
+        "tcgen05.mma.cta_group::1.kind::f8f6f4": "UTCQMMA",
+        "tcgen05.commit": "UTCBAR",
+        "tcgen05.ld": "LDTM.x32",
+    },
+}
+"""What the code of a kernel must have, in PTX and in machine code: without, it would compile to nothing."""
 FATBIN_MAGIC = 0xBA55ED50
 PTX, CUBIN = 1, 2  # kinds of entries in it
 
@@ -52,14 +71,24 @@ def sources() -> list[Path]:
     return [*sorted(ROOT.glob("csrc/kernels/cuda/*.cu")), ROOT / "tests/simt/hardware.cu"]
 
 
-def compile_one(source: Path, arch: str) -> tuple[bool, str]:
-    """Whether nvcc accepts the file, and what it said."""
-    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+def compile_one(source: Path, arch: str, name: str) -> tuple[bool, str, list[str]]:
+    """Whether nvcc accepts the file for `arch`, called `name`; what it said; and which instructions are missing."""
+    nvcc = ["nvcc", "-std=c++20", "-O3", f"-I{ROOT}/csrc", f"-I{ROOT}/tests"]
+    nvcc += [f"-gencode=arch=compute_{name},code=sm_{name}", str(source)]
     with tempfile.TemporaryDirectory() as folder:
-        command = ["nvcc", "-std=c++20", "-O3", *WARNINGS, f"-I{ROOT}/csrc", f"-I{ROOT}/tests", target]
-        command += ["-cubin", "-o", f"{folder}/out.cubin", str(source)]
-        done = subprocess.run(command, capture_output=True, text=True)
-    return done.returncode == 0, done.stdout + done.stderr
+        cubin = f"{folder}/out.cubin"
+        done = subprocess.run([*nvcc, *WARNINGS, "-cubin", "-o", cubin], capture_output=True, text=True)
+        accepted, wanted = done.returncode == 0, INSTRUCTIONS.get((source.name, arch), {})
+        missing = []
+        if accepted and wanted:
+            virtual = ["nvcc", *nvcc[1:-2], f"-arch=compute_{name}", nvcc[-1], "-ptx", "-o", f"{folder}/out.ptx"]
+            subprocess.run(virtual, check=True, capture_output=True)
+            ptx = Path(folder, "out.ptx").read_text()
+            missing = [instruction for instruction in wanted if instruction not in ptx]
+            if shutil.which("nvdisasm"):
+                code = subprocess.run(["nvdisasm", cubin], capture_output=True, text=True, check=True).stdout
+                missing += [instruction for instruction in wanted.values() if instruction not in code]
+    return accepted, done.stdout + done.stderr, missing
 
 
 def usage_in(log: str, arch: str) -> list[Usage]:
@@ -95,13 +124,19 @@ def print_table(usages: list[Usage], architectures: list[str], every: bool) -> N
 def check_sources(architectures: list[str], jobs: int, every: bool) -> list[tuple[str, bool]]:
     if shutil.which("nvcc") is None:
         sys.exit("nvcc: not found on PATH")
-    todo = [(source, arch) for source in sources() for arch in architectures]
+    todo = [
+        (source, arch, name)
+        for source in sources()
+        for arch in architectures
+        for name in OWN_NAMES.get(source.name, {}).get(arch, (arch,))
+    ]
     with ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(lambda job: compile_one(*job), todo))
     checks, usages = [], []
-    for (source, arch), (accepted, log) in zip(todo, results, strict=True):
-        name = f"{source.relative_to(ROOT)} for sm_{arch}"
+    for (source, arch, own), (accepted, log, missing) in zip(todo, results, strict=True):
+        name = f"{source.relative_to(ROOT)} for sm_{own}"
         checks.append((name, accepted))
+        checks += [(f"{name} has no {instruction}", False) for instruction in missing]
         if not accepted:
             print(f"{name}:\n{log}", file=sys.stderr)
             continue
@@ -109,7 +144,7 @@ def check_sources(architectures: list[str], jobs: int, every: bool) -> list[tupl
         if source.is_relative_to(ROOT / "csrc"):  # the table is of the library's kernels
             usages += found
         checks += [(f"{u.kernel} for sm_{arch} spills {u.spilled} bytes", False) for u in found if u.spilled]
-    if all(accepted for accepted, _ in results):
+    if all(accepted for accepted, *_ in results):
         print_table(usages, architectures, every)
     return checks
 

@@ -40,7 +40,8 @@ TERNARY = "csrc/kernels/cuda/ternary_linear.cuh"
 TERNARY_LAUNCH = TERNARY.removesuffix("h")
 QUANTIZE8, LINEAR8 = (f"csrc/kernels/cuda/float8_{name}.cuh" for name in ("quantize", "linear"))
 QUANTIZE8_LAUNCH = QUANTIZE8.removesuffix("h")
-TILES8 = "csrc/kernels/cuda/float8_tiles.h"
+TILES8, TILES8_SM100 = (f"csrc/kernels/cuda/float8_tiles{suffix}.h" for suffix in ("", "_sm100"))
+TMA, TERNARY_TILES = "csrc/kernels/cuda/tma.h", "csrc/kernels/cuda/ternary_tiles.cuh"
 BFLOAT16 = "csrc/kernels/cuda/to_bfloat16_rne.cuh"
 EXTRACT_LAUNCH, GATHER_LAUNCH = EXTRACT.removesuffix("h"), GATHER.removesuffix("h")
 ARGMAX, COMPACT, GEMV, HISTOGRAM, TRANSPOSE = (
@@ -90,12 +91,27 @@ FAULTS = [
     Fault(LINEAR8, "row's scale for all", "source * job.groups + group", "group"),
     Fault(LINEAR8, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1"),
     Fault(LINEAR8, "row too many written", "lane == 0 && row < job.rows", "lane == 0"),
-    Fault(TILES8, "swizzle by the wrong rows", "offset >> 7 & 7", "offset >> 8 & 7"),
+    Fault(TERNARY_TILES, "removed barrier: before a piece is read", BARRIER, ""),
+    Fault(TERNARY_TILES, "removed barrier: before valid is read", BARRIER, "", 2),
+    Fault(TERNARY_TILES, "one piece for both turns", "now ^= 1", "now ^= 0"),
+    Fault(TERNARY_TILES, "<= for <: a word too many", "word >= words", "word > words"),
+    Fault(TERNARY_TILES, "<= for <: a column too many", "column + at < job.n", "column + at <= job.n"),
+    Fault(TERNARY_TILES, "rows of a of another half", "part % 2 * 8", "part / 2 * 8"),
+    Fault(TERNARY_TILES, "sums of another lane", "lane % 4 * 2", "lane % 2 * 2"),
+    Fault(TERNARY_TILES, "code of 11 of another column", "1u << i", "1u"),
+    Fault(TERNARY_TILES, "columns fastest", "tile % down * kTernaryTile", "tile / down * kTernaryTile"),
+    Fault(TMA, "swizzle by the wrong rows", "offset >> 7 & 7", "offset >> 8 & 7"),
+    Fault(TMA, "unaligned maps", "stride % 16 == 0", "stride % 8 == 0"),
+    Fault(TILES8_SM100, "stride of four rows", "1024 >> 4", "512 >> 4"),
+    Fault(TILES8_SM100, "WGMMA's swizzle mode", "kSwizzle128 = 2", "kSwizzle128 = 1"),
+    Fault(TILES8_SM100, "shape: columns for rows", "kN >> 3", "kN >> 4"),
+    Fault(TILES8_SM100, "parity of another turn", "k / slots % 2", "k % 2"),
+    Fault(TILES8_SM100, "sums share columns", "slot * kN + column", "slot + column"),
+    Fault(TILES8_SM100, "lanes of one warp for all", "static_cast<uint32_t>(warp) * 32 << 16", "0u"),
     Fault(TILES8, "stride of four rows", "1024 >> 4", "512 >> 4"),
     Fault(TILES8, "sums of another thread", "lane % 4 * 2", "lane % 2 * 2"),
     Fault(TILES8, "parity of another turn", "k / kTileStages % 2", "k % 2"),
-    Fault(TILES8, "columns fastest", "block % down * kTileM, block / down", "block / down * kTileM, block % down"),
-    Fault(TILES8, "unaligned maps", "stride % 16 == 0", "stride % 8 == 0"),
+    Fault(TILES8, "columns fastest", "block % down * tile_rows", "block / down * tile_rows"),
     Fault(BFLOAT16, "<= for <: an element too many", "i < job.count", "i <= job.count"),
     Fault(BFLOAT16, "strides swapped", "at * job.out_strides[d]", "at * job.x_strides[d]"),
     Fault(BFLOAT16, "outermost dimension left out", "from += rest * job.x_strides[0]", "from += rest"),
@@ -212,6 +228,7 @@ def try_fault(builder: Builder, fault: Fault | None, test: Path) -> tuple[bool, 
 
 def test_of(fault: Fault) -> Path:
     name = Path(fault.file).stem if fault.file.startswith("csrc/") else "example_kernels"
+    name = {"tma": "float8_tiles", "ternary_tiles": "ternary_linear"}.get(name, name)
     return ROOT / "tests" / "simt" / f"test_{name}.cpp"
 
 

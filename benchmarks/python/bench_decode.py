@@ -150,10 +150,12 @@ def ternary_layers(table: Table, turns: int, new: int, large: bool) -> None:
 def large_model(table: Table, turns: int, new: int) -> None:
     contest = Contest(eight_layers(), new)
     contest.add("eager", "eager")
+    contest.add("compiled", "compiled")
     ms = contest.run(turns)
-    what = "8-layer Llama, 1,024 wide, float32, greedy: skinny linears"
-    table.ratio(what, "model.generate", ms["model.generate"], ms["eager"], "ms/token", 2.2)
-    _beside_llama_cpp(table, what, contest, "float32", ms["eager"], None)
+    what = "8-layer Llama, 1,024 wide, float32, greedy"
+    for mode, name in (("eager", "skinny linears"), ("compiled", "compiled step")):
+        table.ratio(f"{what}: {name}", "model.generate", ms["model.generate"], ms[mode], "ms/token", 2.2)
+    _beside_llama_cpp(table, f"{what}: compiled step", contest, "float32", ms["compiled"], None)
 
 
 def _beside_llama_cpp(

@@ -6,11 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cmath>
-#include <random>
 #include <set>
 #include <utility>
 #include <vector>
+
+#include "simt/float8_job.h"
+#include "simt/played_tma.h"
 
 namespace aegis::kernels::cuda {
 namespace {
@@ -126,34 +127,16 @@ TEST(Float8TilesTest, MapsThatTmaTakes) {
   EXPECT_EQ(map.box[1], static_cast<uint32_t>(kTileN));
 }
 
-/// Shared memory of one block, at an address that wraps no field of a descriptor.
-struct Shared {
-  uint32_t address = 0x8000;
-  std::vector<uint8_t> bytes = std::vector<uint8_t>(kTileStageBytes, 0xee);
-
-  /// What TMA does: a box of the mapped matrix, swizzled, zeros outside of it.
-  void load(uint32_t to, const TileMap& map, const uint8_t* from, int64_t column, int64_t row) {
-    for (uint32_t r = 0; r < map.box[1]; ++r) {
-      for (uint32_t c = 0; c < map.box[0]; ++c) {
-        const uint64_t x = static_cast<uint64_t>(column) + c, y = static_cast<uint64_t>(row) + r;
-        const bool inside = x < map.sizes[0] && y < map.sizes[1];
-        bytes[to + tile_swizzled(r * map.box[0] + c)] = inside ? from[y * map.strides[0] + x] : 0;
-      }
-    }
-  }
-
-  /// What WGMMA reads: byte c of row r of the operand that the descriptor names. The swizzle is a
-  /// function of the address's own bits.
-  uint8_t read(uint64_t descriptor, uint32_t r, uint32_t c) const {
-    const auto start = static_cast<uint32_t>((descriptor & 0x3fff) << 4);
-    const auto group = static_cast<uint32_t>((descriptor >> 32 & 0x3fff) << 4);
-    const uint32_t plain = start + r / 8 * group + r % 8 * 128 + c;
-    return bytes[(plain ^ ((plain >> 7 & 7) << 4)) - address];
-  }
-};
+/// What WGMMA reads: byte c of row r of the operand that the descriptor names.
+uint8_t wgmma_reads(const simt::PlayedShared& shared, uint64_t descriptor, uint32_t r, uint32_t c) {
+  const auto start = static_cast<uint32_t>((descriptor & 0x3fff) << 4);
+  const auto group = static_cast<uint32_t>((descriptor >> 32 & 0x3fff) << 4);
+  return shared.operand(start, group, r, c);
+}
 
 /// The kernel's loop with the hardware played by the host.
-std::vector<float> played(const Float8Linear& job, const uint8_t* x) {
+std::vector<float> played(const Float8Linear& job) {
+  const auto* x = static_cast<const uint8_t*>(job.x);
   std::vector<float> out(job.rows * job.n, -1);
   const TileMap x_map = tile_map(job.rows, job.k, job.k, kTileM);
   const TileMap weight_map = tile_map(job.n, job.k, job.weight_stride, kTileN);
@@ -162,7 +145,7 @@ std::vector<float> played(const Float8Linear& job, const uint8_t* x) {
     const TilePlace place = tile_place(block, job.rows);
     std::vector<float> totals(kTileThreads * kTileSums);
     for (int64_t piece = 0; piece < tile_count(job.k, kTileK); ++piece) {
-      Shared shared;
+      simt::PlayedShared shared(0x8000, kTileStageBytes);  // wraps no field of a descriptor
       shared.load(0, x_map, x, piece * kTileK, place.row);
       shared.load(kTileBytesA, weight_map, job.weight, piece * kTileK, place.column);
       const int64_t group = job.group == kFloat8Block ? piece : 0;
@@ -176,8 +159,8 @@ std::vector<float> played(const Float8Linear& job, const uint8_t* x) {
             const uint64_t a = tile_descriptor(shared.address + k);
             const uint64_t b = tile_descriptor(shared.address + kTileBytesA + k);
             for (int c = 0; c < kTileStepK; ++c) {
-              sum += e4m3_to_float(shared.read(a, at.row, c)) *
-                     e4m3_to_float(shared.read(b, at.column, c));
+              sum += e4m3_to_float(wgmma_reads(shared, a, at.row, c)) *
+                     e4m3_to_float(wgmma_reads(shared, b, at.column, c));
             }
           }
           totals[thread * kTileSums + i] += sum * (job.x_scale[row * job.groups + group] *
@@ -191,45 +174,11 @@ std::vector<float> played(const Float8Linear& job, const uint8_t* x) {
 }
 
 TEST(Float8TilesTest, LoopWithPlayedHardwareGivesTheProduct) {
-  std::mt19937 random(1);
-  const auto code = [&] { return static_cast<uint8_t>(random() % 0x70 | (random() & 0x80)); };
   for (bool blocks : {false, true}) {
     for (auto [rows, k, n, gap] :
          {std::array<int64_t, 4>{17, 128, 64, 0}, {70, 272, 80, 16}, {130, 16, 7, 0}}) {
-      const int64_t stride = k + gap, group = blocks ? kFloat8Block : k;
-      const int64_t groups = tile_count(k, group);
-      std::vector<uint8_t> x(rows * k), weight(n * stride, 0x7f);
-      std::vector<float> x_scale(rows * groups), weight_scale(n * groups);
-      for (uint8_t& value : x) value = code();
-      for (int64_t i = 0; i < n * k; ++i) weight[i / k * stride + i % k] = code();
-      for (float& scale : x_scale) scale = std::ldexp(1.25f, random() % 5);
-      for (float& scale : weight_scale) scale = std::ldexp(1.125f, random() % 5);
-      const Float8Linear job{x.data(),
-                             x_scale.data(),
-                             weight.data(),
-                             stride,
-                             weight_scale.data(),
-                             nullptr,
-                             nullptr,
-                             Float8Result::float32,
-                             rows,
-                             k,
-                             n,
-                             group,
-                             groups};
-      const std::vector<float> got = played(job, x.data());
-      for (int64_t i = 0; i < rows * n; ++i) {
-        double want = 0, size = 0;
-        for (int64_t j = 0; j < k; ++j) {
-          const double product =
-              double{e4m3_to_float(x[i / n * k + j])} * e4m3_to_float(weight[i % n * stride + j]) *
-              x_scale[i / n * groups + j / group] * weight_scale[i % n * groups + j / group];
-          want += product;
-          size += std::abs(product);
-        }
-        ASSERT_LE(std::abs(got[i] - want), (160 + static_cast<double>(k) / 128) * 0x1p-24 * size)
-            << rows << " x " << k << " x " << n << ", element " << i;
-      }
+      const simt::Float8Job random(rows, k, n, gap, blocks);
+      random.expect_product(played(random.job));
     }
   }
 }

@@ -1,5 +1,6 @@
 // The CUDA kernels and their launcher: with int8 activations the bits of the scalar oracle, exact
 // within the contract's bound.
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -112,12 +113,21 @@ TEST_P(TernaryLinearTest, SameBitsAsTheOracle_case46) {
   expect_the_oracles_bits<BFloat16>(3, 77, 4, 1);
 }
 
+TEST_P(TernaryLinearTest, TilesOfManyRowsHaveTheOraclesBits) {
+  for (int64_t k : {0, 1, 128, 300}) expect_the_oracles_bits<float>(17, k, 3);
+  expect_the_oracles_bits<float>(65, 40, 66, 1);
+  expect_the_oracles_bits<Half>(20, 77, 4);
+  expect_the_oracles_bits<BFloat16>(20, 77, 4, 1);
+}
+
 TEST_P(TernaryLinearTest, LargestSumsDoNotOverflow_case44) {
-  Layer<float> layer(1, 8192, 1);
-  layer.x.assign(8192, 127);
-  layer.packed.assign(512, kLowBits);
-  layer.scale = {1};
-  EXPECT_EQ(layer.on_device(false, false), std::vector<float>{127 * 8192});
+  for (auto [rows, k] : {std::array<int64_t, 2>{1, 8192}, {17, 1024}}) {
+    Layer<float> layer(rows, k, 1);
+    layer.x.assign(rows * k, 127);
+    layer.packed.assign(k / 16, kLowBits);
+    layer.scale = {1};
+    EXPECT_EQ(layer.on_device(false, false), std::vector<float>(rows, static_cast<float>(127 * k)));
+  }
 }
 
 TEST_P(TernaryLinearTest, RowsThatAreNotNumbersAreNanAndSmallOnesKeepTheirPrecision) {
@@ -136,10 +146,13 @@ TEST_P(TernaryLinearTest, RowsThatAreNotNumbersAreNanAndSmallOnesKeepTheirPrecis
 TEST_P(TernaryLinearTest, ACodeOf11MakesItsColumnNan) {
   for (const bool exact : {false, true}) {
     for (const int64_t at : {0, 31, 530}) {
-      Layer<float> layer(2, 531, 3);
-      layer.word(1, at) |= 3u << 2 * (at % 16);
-      const auto got = layer.on_device(exact, false);
-      for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(std::isnan(got[i]), i % 3 == 1) << i;
+      for (const int64_t rows : {2, 17}) {
+        if (rows > 2 && (exact || at == 0)) continue;  // these go no other way than two rows
+        Layer<float> layer(rows, 531, 3);
+        layer.word(1, at) |= 3u << 2 * (at % 16);
+        const auto got = layer.on_device(exact, false);
+        for (int64_t i = 0; i < 3 * rows; ++i) EXPECT_EQ(std::isnan(got[i]), i % 3 == 1) << i;
+      }
     }
   }
 }

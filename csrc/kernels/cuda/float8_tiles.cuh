@@ -5,61 +5,18 @@
 // and added, scaled, to float32 sums in registers (two-level accumulation: DeepSeek-V3, 2024).
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 
 #include "kernels/cuda/float8_put.cuh"
 #include "kernels/cuda/float8_tiles.h"
 #include "kernels/cuda/simt.cuh"
+#include "kernels/cuda/tma.cuh"
 
 namespace aegis::kernels::cuda {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace sm90 {
-
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ inline void barrier_init(uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
-}
-
-/// Makes initialised barriers visible to TMA.
-__device__ inline void barriers_ready() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-__device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-
-__device__ inline void barrier_wait(uint64_t* barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-/// Starts the copy of the tile at (column, row) of the mapped matrix, which `barrier` will count.
-__device__ inline void load_tile(const CUtensorMap& map, void* to, uint64_t* barrier,
-                                 int32_t column, int32_t row) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
-      "%4}], [%2];" ::"r"(shared_address(to)),
-      "l"(reinterpret_cast<uint64_t>(&map)), "r"(shared_address(barrier)), "r"(column), "r"(row)
-      : "memory");
-}
 
 __device__ inline void products_begin(float (&sums)[kTileSums]) {
 #pragma unroll
@@ -100,13 +57,13 @@ __device__ inline void multiply(float (&d)[kTileSums], uint64_t a, uint64_t b, b
 #endif
 
 /// Needs kTileSharedBytes of dynamic shared memory and compute capability 9.0, built for 90a; does
-/// nothing otherwise, and is not launched then (float8_tiles_built).
+/// nothing otherwise, and is not launched then (float8_tiles_capability).
 __global__ void __launch_bounds__(kTileThreads)
     float8_tiles(Float8Linear job, const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ CUtensorMap weight_map) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   AEGIS_DYNAMIC_SHARED(unsigned char, shared);
-  const uint32_t skip = -sm90::shared_address(shared) & 1023u;
+  const uint32_t skip = -shared_address(shared) & 1023u;
   unsigned char* const stages = shared + skip;
   auto* const barriers = reinterpret_cast<uint64_t*>(stages + kTileStages * kTileStageBytes);
   const TilePlace place = tile_place(blockIdx.x, job.rows);
@@ -118,14 +75,14 @@ __global__ void __launch_bounds__(kTileThreads)
     unsigned char* const to = stages + stage * kTileStageBytes;
     const auto column = static_cast<int32_t>(piece * kTileK);
     // What lies outside of a matrix arrives as zeros, and counts.
-    sm90::barrier_expect(&barriers[stage], kTileStageBytes);
-    sm90::load_tile(x_map, to, &barriers[stage], column, static_cast<int32_t>(place.row));
-    sm90::load_tile(weight_map, to + kTileBytesA, &barriers[stage], column,
-                    static_cast<int32_t>(place.column));
+    barrier_expect(&barriers[stage], kTileStageBytes);
+    load_tile(x_map, to, &barriers[stage], column, static_cast<int32_t>(place.row));
+    load_tile(weight_map, to + kTileBytesA, &barriers[stage], column,
+              static_cast<int32_t>(place.column));
   };
   if (thread == 0) {
-    for (int stage = 0; stage < kTileStages; ++stage) sm90::barrier_init(&barriers[stage]);
-    sm90::barriers_ready();
+    for (int stage = 0; stage < kTileStages; ++stage) barrier_init(&barriers[stage], 1);
+    barriers_ready();
   }
   __syncthreads();
   if (thread == 0) {
@@ -136,9 +93,9 @@ __global__ void __launch_bounds__(kTileThreads)
   float totals[kTileSums] = {};
   for (int64_t piece = 0; piece < pieces; ++piece) {
     const int stage = tile_stage(piece);
-    sm90::barrier_wait(&barriers[stage], tile_parity(piece));
+    barrier_wait(&barriers[stage], tile_parity(piece));
     __syncwarp();  // thread 0 may have come by another way, and WGMMA wants whole warps
-    const uint32_t a = sm90::shared_address(stages + stage * kTileStageBytes);
+    const uint32_t a = shared_address(stages + stage * kTileStageBytes);
     float sums[kTileSums] = {};
     sm90::products_begin(sums);
 #pragma unroll

@@ -5,15 +5,15 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/tma.h"
 #include "kernels/float8_linear.h"
 
 struct CUstream_st;
 
 namespace aegis::kernels::cuda {
 
-constexpr int kTileM = 64;   ///< rows of x
-constexpr int kTileN = 64;   ///< rows of weights
-constexpr int kTileK = 128;  ///< E4M3 values of each: one group where scales come in blocks
+constexpr int kTileM = 64;  ///< rows of x
+constexpr int kTileN = 64;  ///< rows of weights
 constexpr int kTileStages = 4;
 constexpr int kTileThreads = 128;  ///< one warp group
 constexpr int kTileStepK = 32;     ///< values that one WGMMA takes of each row
@@ -29,19 +29,11 @@ struct TilePlace {
   int64_t column;  ///< of the result
 };
 
-AEGIS_HOST_DEVICE constexpr int64_t tile_count(int64_t items, int64_t tile) {
-  return (items + tile - 1) / tile;
-}
-
-AEGIS_HOST_DEVICE constexpr TilePlace tile_place(int64_t block, int64_t rows) {
-  const int64_t down = tile_count(rows, kTileM);
-  return {block % down * kTileM, block / down * kTileN};
-}
-
-/// Where TMA's 128-byte swizzle puts byte `offset` of a tile with rows of 128 bytes that begins at
-/// a multiple of 1,024: the eight 16-byte chunks of a row are exclusive-ored with the row's number.
-AEGIS_HOST_DEVICE constexpr uint32_t tile_swizzled(uint32_t offset) {
-  return offset ^ ((offset >> 7 & 7) << 4);
+AEGIS_HOST_DEVICE constexpr TilePlace tile_place(int64_t block, int64_t rows,
+                                                 int tile_rows = kTileM,
+                                                 int tile_columns = kTileN) {
+  const int64_t down = tile_count(rows, tile_rows);
+  return {block % down * tile_rows, block / down * tile_columns};
 }
 
 /// WGMMA's descriptor of a K-major operand in shared memory with that swizzle, from the byte
@@ -69,43 +61,23 @@ AEGIS_HOST_DEVICE constexpr unsigned tile_parity(int64_t k) {
   return static_cast<unsigned>(k / kTileStages % 2);
 }
 
-/// What cuTensorMapEncodeTiled is told of a row-major matrix of bytes. FP8 travels as UINT8.
-struct TileMap {
-  uint64_t sizes[2];    ///< columns, rows
-  uint64_t strides[1];  ///< bytes from row to row
-  uint32_t box[2];      ///< columns and rows of a tile
-};
-
-constexpr TileMap tile_map(int64_t rows, int64_t k, int64_t stride, int box_rows) {
-  return {{static_cast<uint64_t>(k), static_cast<uint64_t>(rows)},
-          {static_cast<uint64_t>(stride)},
-          {kTileK, static_cast<uint32_t>(box_rows)}};
-}
-
-/// Whether TMA can read such a matrix: 16-byte alignment, strides below 2⁴⁰, and coordinates that
-/// are 32-bit integers.
-inline bool tile_map_fits(const void* address, int64_t rows, int64_t k, int64_t stride) {
-  return reinterpret_cast<uintptr_t>(address) % 16 == 0 && stride % 16 == 0 && k > 0 && rows > 0 &&
-         stride >= k && k < int64_t{1} << 31 && rows < int64_t{1} << 31 &&
-         stride < int64_t{1} << 40;
-}
-
-/// Whether launch_float8_tiles takes the job (on a GPU of compute capability 9.0).
+/// Whether launch_float8_tiles takes the job.
 inline bool float8_tiles_take(const Float8Linear& job) {
   return tile_map_fits(job.x, job.rows, job.k, job.k) &&
          tile_map_fits(job.weight, job.n, job.k, job.weight_stride) &&
          tile_count(job.rows, kTileM) * tile_count(job.n, kTileN) < int64_t{1} << 31;
 }
 
-/// Whether this library was built for 90a; without, the kernel has no code.
-bool float8_tiles_built();
-
 /// 90 for a device of compute capability 9.0.
 int compute_capability(int device);
 
-/// Queues the kernel, which was built, on `stream`. `x` is (rows, k) E4M3 values, row-major, of any
-/// number of rows; the job is one that float8_tiles_take. Throws std::runtime_error where the
-/// driver refuses.
-void launch_float8_tiles(const Float8Linear& job, CUstream_st* stream);
+/// Whether this library has a kernel of tiles for GPUs of that compute capability: for 9.0 this one
+/// (built for 90a), for 10.0 and 10.3 float8_tiles_sm100.
+bool float8_tiles_built(int capability);
+
+/// Queues the kernel of tiles for that compute capability, which was built, on `stream`. `x` is
+/// (rows, k) E4M3 values, row-major, of any number of rows; the job is one that float8_tiles_take.
+/// Throws std::runtime_error where the driver refuses.
+void launch_float8_tiles(const Float8Linear& job, int capability, CUstream_st* stream);
 
 }  // namespace aegis::kernels::cuda

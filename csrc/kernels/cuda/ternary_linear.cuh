@@ -1,5 +1,5 @@
 // ternary_linear on the GPU: a block prepares a row of x; then a warp for each row of weights meets
-// a few rows of x at a time.
+// a few rows of x at a time. For many rows see ternary_tiles.cuh.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +73,28 @@ __global__ void ternary_prepare(TernaryLinear<Element> job) {
   }
 }
 
+/// The digits 1 - trit of a word of codes, in their places.
+__device__ inline uint32_t ternary_digits(uint32_t codes) {
+  return codes ^ (~(codes >> 1) & kLowBits);
+}
+
+/// The four digits that meet word `s` of an int4 of prepared activations, as bytes.
+__device__ inline int ternary_bytes(uint32_t digits, int s) {
+  return static_cast<int>(digits >> 2 * s & kTwoBitsOfBytes);
+}
+
+/// Writes an element of the result from its sum of value · digit.
+template <class Element>
+__device__ void ternary_put(const TernaryLinear<Element>& job, int64_t row, int64_t column, int sum,
+                            bool valid) {
+  const int total = job.sums[row] - sum;
+  const float scale = __fmul_rn(job.scales[row], job.scale[column * job.scale_stride]);
+  float out = __fmul_rn(static_cast<float>(total), scale);
+  if (job.bias) out = __fadd_rn(out, to_float(job.bias[column]));
+  if (!valid) out = __uint_as_float(0x7fc00000u);
+  job.out[row * job.n + column] = from_float<Element>(out);
+}
+
 /// `Rows` rows of x at a time; where fewer are left, the first of them stands in for the others and
 /// what it gives is dropped. A column that meets a code of 11 is NaN.
 template <class Element, int Rows>
@@ -93,16 +115,15 @@ __global__ void ternary_linear(TernaryLinear<Element> job) {
       unsigned twos = 0;
 #pragma unroll 4
       for (int64_t word = lane; word < words; word += 32) {
-        const uint32_t codes = packed[word], high = codes >> 1;
-        twos |= codes & high & kLowBits;
-        const uint32_t digits = codes ^ (~high & kLowBits);  // 1 - trit
+        const uint32_t codes = packed[word], digits = ternary_digits(codes);
+        twos |= codes & codes >> 1 & kLowBits;
 #pragma unroll
         for (int r = 0; r < Rows; ++r) {
           const int4 four = reinterpret_cast<const int4*>(values[r])[word];
-          sums[r] = __dp4a(static_cast<int>(digits & kTwoBitsOfBytes), four.x, sums[r]);
-          sums[r] = __dp4a(static_cast<int>(digits >> 2 & kTwoBitsOfBytes), four.y, sums[r]);
-          sums[r] = __dp4a(static_cast<int>(digits >> 4 & kTwoBitsOfBytes), four.z, sums[r]);
-          sums[r] = __dp4a(static_cast<int>(digits >> 6 & kTwoBitsOfBytes), four.w, sums[r]);
+          sums[r] = __dp4a(ternary_bytes(digits, 0), four.x, sums[r]);
+          sums[r] = __dp4a(ternary_bytes(digits, 1), four.y, sums[r]);
+          sums[r] = __dp4a(ternary_bytes(digits, 2), four.z, sums[r]);
+          sums[r] = __dp4a(ternary_bytes(digits, 3), four.w, sums[r]);
         }
       }
       const bool valid = !__any_sync(0xffffffffu, twos != 0);
@@ -111,14 +132,7 @@ __global__ void ternary_linear(TernaryLinear<Element> job) {
         for (int mask = 16; mask > 0; mask /= 2) {
           sums[r] += __shfl_xor_sync(0xffffffffu, sums[r], mask);
         }
-        if (lane == 0 && row + r < job.rows) {
-          const int total = job.sums[row + r] - sums[r];
-          const float scale = __fmul_rn(job.scales[row + r], job.scale[column * job.scale_stride]);
-          float out = __fmul_rn(static_cast<float>(total), scale);
-          if (job.bias) out = __fadd_rn(out, to_float(job.bias[column]));
-          if (!valid) out = __uint_as_float(0x7fc00000u);
-          job.out[(row + r) * job.n + column] = from_float<Element>(out);
-        }
+        if (lane == 0 && row + r < job.rows) ternary_put(job, row + r, column, sums[r], valid);
       }
     }
   }

@@ -13,7 +13,7 @@
 namespace aegis::ops {
 namespace {
 
-/// The kernel of tiles has not yet run on a GPU, so that it has to be asked for.
+/// The kernels of tiles have not yet run on a GPU, so that they have to be asked for.
 bool tiles_wanted() {
   static const bool wanted = [] {
     const char* value = std::getenv("AEGIS_FLOAT8_TILES");
@@ -25,11 +25,9 @@ bool tiles_wanted() {
 /// Who multiplies.
 enum class Way { gemv, torch, tiles };
 
-Way choose(const Float8Arguments& arguments, int64_t rows, const kernels::Float8Linear& job,
-           int32_t device) {
-  if (rows <= kernels::cuda::kFloat8GemvRows) return Way::gemv;
-  const int sm = kernels::cuda::compute_capability(device);
-  if (tiles_wanted() && kernels::cuda::float8_tiles_built() && sm == 90 &&
+/// For more rows than the GEMV takes at once, on a GPU of compute capability `sm`.
+Way choose(const Float8Arguments& arguments, const kernels::Float8Linear& job, int sm) {
+  if (tiles_wanted() && kernels::cuda::float8_tiles_built(sm) &&
       kernels::cuda::float8_tiles_take(job)) {
     return Way::tiles;
   }
@@ -55,7 +53,9 @@ Tensor float8_linear(const Tensor& x, const Tensor& weight, const Tensor& weight
   const float* scales = quantized.scales.const_data_ptr<float>();
   const kernels::Float8Linear whole =
       arguments.job(quantized.values.const_data_ptr(), scales, rows, out.mutable_data_ptr());
-  const Way way = choose(arguments, rows, whole, device);
+  const bool many = rows > kernels::cuda::kFloat8GemvRows;
+  const int sm = many ? kernels::cuda::compute_capability(device) : 0;
+  const Way way = many ? choose(arguments, whole, sm) : Way::gemv;
   const int64_t stride = kernels::cuda::float8_spread_stride(k);
   const Tensor spread =
       torch::stable::new_empty(x, {way == Way::gemv ? rows * stride : 0}, ScalarType::BFloat16);
@@ -65,7 +65,7 @@ Tensor float8_linear(const Tensor& x, const Tensor& weight, const Tensor& weight
     kernels::cuda::launch_float8_quantize<Element>(quantized.job<Element>(), inputs, stream);
   });
   if (way == Way::tiles) {
-    kernels::cuda::launch_float8_tiles(whole, stream);
+    kernels::cuda::launch_float8_tiles(whole, sm, stream);
     return out;
   }
   if (way == Way::torch) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,6 @@ from torch import Tensor, nn
 from aegis import ops  # noqa: F401  (loads the operators)
 
 __all__ = ["SkinnyLinear", "skinny_linears"]
-
-MAX_ROWS = 8
-"""What ``skinny_linear`` takes; more rows are torch's to multiply."""
 
 _skinny_linear = torch.ops.aegis.skinny_linear.inference
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -26,14 +24,27 @@ class SkinnyLinear(nn.Linear):
     gradient is asked for it does what ``nn.Linear`` does.
     """
 
+    max_rows: ClassVar[int] = 8
+    """What ``skinny_linear`` takes; more rows are torch's to multiply."""
+    __constants__ = [*nn.Linear.__constants__, "max_rows"]  # noqa: RUF012 (nn.Linear declares no class variable)
+
     def forward(self, input: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            if self._few(input, self.weight):
+                result: Tensor = torch.ops.aegis.skinny_linear(input, self.weight, self.bias)
+                return result
+            return nn.functional.linear(input, self.weight, self.bias)
         parameters = self._parameters  # self.weight would be looked up by Python code of nn.Module's
         weight, bias = parameters["weight"], parameters["bias"]
         assert weight is not None
-        if input.numel() <= MAX_ROWS * self.in_features and input.dtype is weight.dtype and not torch.is_grad_enabled():
-            result: Tensor = _skinny_linear(input, weight, bias)
+        if self._few(input, weight):
+            result = _skinny_linear(input, weight, bias)
             return result
         return nn.functional.linear(input, weight, bias)
+
+    def _few(self, input: Tensor, weight: Tensor) -> bool:
+        few = input.numel() <= self.max_rows * self.in_features and input.dtype == weight.dtype
+        return few and not torch.is_grad_enabled()
 
 
 def _fits(module: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,12 +50,13 @@ class Float8Linear(nn.Module):
     The names are those of compressed-tensors; :mod:`aegis.quant.float8_checkpoints` reads and writes other projects'.
     """
 
-    weight: Tensor
-    weight_scale: Tensor
-    bias: Tensor | None
-    in_features: int
-    out_features: int
-    block: int
+    if TYPE_CHECKING:  # TorchScript reads the annotations of a class, and knows no postponed ones
+        weight: Tensor
+        weight_scale: Tensor
+        bias: Tensor | None
+        in_features: int
+        out_features: int
+        block: int
 
     def __init__(
         self,
@@ -138,6 +139,12 @@ class Float8Linear(nn.Module):
         return dequantize(self.weight, self.weight_scale)
 
     def forward(self, input: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            bias = self.bias
+            if bias is not None:
+                bias = bias.to(input.dtype)
+            scripted: Tensor = torch.ops.aegis.float8_linear(input, self.weight, self.weight_scale, bias)
+            return scripted
         buffers = self._buffers  # self.weight would be looked up by Python code of nn.Module's
         bias = buffers["bias"]
         if bias is not None and bias.dtype != input.dtype:

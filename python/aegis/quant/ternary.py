@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,6 @@ Precision = Literal["int8", "exact"]
 
 LAYOUT = 1
 """The tag of :func:`aegis.ops.pack_ternary`'s format: 16 trits to a word, from its lowest bits up."""
-
-EXACT_ROWS = 8
-"""With exact activations on a CPU, more rows are multiplied by torch, with weights that are unpacked for it."""
 
 _linear = torch.ops.aegis.ternary_linear
 _linear_inference = torch.ops.aegis.ternary_linear.inference
@@ -52,11 +49,19 @@ class TernaryLinear(nn.Module):
         RuntimeError: when a gradient is asked of a packed layer.
     """
 
-    packed: Tensor
-    scale: Tensor
-    layout: Tensor
-    linear_dtype: torch.dtype | None = None
-    """Of the layer that was packed, where that lost nothing."""
+    if TYPE_CHECKING:  # TorchScript reads the annotations of a class, and knows no postponed ones
+        packed: Tensor
+        scale: Tensor
+        layout: Tensor
+        linear_dtype: torch.dtype | None
+        """Of the layer that was packed, where that lost nothing."""
+    else:
+        linear_dtype = None
+    exact_rows: ClassVar[int] = 8
+    """With exact activations on a CPU, more rows are multiplied by torch, with weights that are unpacked for it."""
+    __constants__: ClassVar[list[str]] = ["exact_rows"]
+    __jit_ignored_attributes__: ClassVar[list[str]] = ["linear_dtype"]
+    __jit_unused_properties__: ClassVar[list[str]] = ["weight"]
 
     def __init__(
         self,
@@ -84,7 +89,8 @@ class TernaryLinear(nn.Module):
         self.bias: nn.Parameter | None
         if train:
             linear = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
-            self.float_weight, self.bias = linear._parameters["weight"], linear._parameters["bias"]
+            self.register_parameter("float_weight", linear._parameters["weight"])
+            self.register_parameter("bias", linear._parameters["bias"])
         else:
             self.register_parameter("float_weight", None)
             empty = torch.zeros(out_features, (in_features + 15) // 16, dtype=torch.uint32, device=device)
@@ -186,20 +192,36 @@ class TernaryLinear(nn.Module):
     # --- using it ------------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return self._scripted(x)
+        # self.packed would be looked up by Python code of nn.Module's.
+        buffers, parameters = self._buffers, self._parameters
+        weight, bias = parameters["float_weight"], parameters["bias"]
+        if weight is not None:
+            return ternary_training_linear(x, weight, bias)
+        _check_input(x, self.in_features)
+        if bias is not None and bias.dtype != x.dtype and torch.is_autocast_enabled(x.device.type):
+            bias = bias.to(x.dtype)  # type: ignore[assignment]
+        exact, gradients = self.precision == "exact", torch.is_grad_enabled()
+        many = exact and x.numel() > self.exact_rows * self.in_features
+        if many and x.is_cpu and not (gradients and x.requires_grad):
+            return nn.functional.linear(x, self.dequantize(x.dtype), bias)
+        operator = _linear if gradients else _linear_inference
+        result: Tensor = operator(x, buffers["packed"], buffers["scale"], bias, exact)
+        return result
+
+    def _scripted(self, x: Tensor) -> Tensor:
+        """What ``forward`` does, in the words that TorchScript knows."""
         weight = self.float_weight
         if weight is not None:
             return ternary_training_linear(x, weight, self.bias)
-        if x.shape[-1:] != (self.in_features,):
-            raise ValueError(f"x: expected a last dimension of {self.in_features}, got shape {tuple(x.shape)}")
-        bias: Tensor | None = self.bias
-        if bias is not None and bias.dtype != x.dtype and torch.is_autocast_enabled(x.device.type):
-            bias = bias.to(x.dtype)
+        _check_input(x, self.in_features)
         exact = self.precision == "exact"
-        gradients = torch.is_grad_enabled()
-        if exact and x.numel() > EXACT_ROWS * self.in_features and x.is_cpu and not (gradients and x.requires_grad):
-            return nn.functional.linear(x, self.dequantize(x.dtype), bias)
-        operator = _linear if gradients else _linear_inference
-        result: Tensor = operator(x, self.packed, self.scale, bias, exact)
+        many = exact and x.numel() > self.exact_rows * self.in_features
+        if many and x.is_cpu and not (torch.is_grad_enabled() and x.requires_grad):
+            dense = torch.ops.aegis.unpack_ternary(self.packed, self.scale, self.in_features)
+            return nn.functional.linear(x, dense.to(x.dtype), self.bias)
+        result: Tensor = torch.ops.aegis.ternary_linear(x, self.packed, self.scale, self.bias, exact)
         return result
 
     @torch.no_grad()
@@ -269,6 +291,11 @@ class TernaryLinear(nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+
+
+def _check_input(x: Tensor, in_features: int) -> None:
+    if x.dim() == 0 or x.shape[-1] != in_features:
+        raise ValueError(f"x: expected a last dimension of {in_features}, got shape {list(x.shape)}")
 
 
 def _check_layout(layout: Tensor | None, in_features: int) -> None:

@@ -3,6 +3,8 @@
 Imports nothing beyond torch and pytest, so that it runs on GPU machines that have little else (tools/gpu_check.sh).
 """
 
+import os
+
 import aegis
 import pytest
 import torch
@@ -52,11 +54,24 @@ def test_few_rows(dtype, block, k, n):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("block", [0, 128])
 @pytest.mark.parametrize("rows", [17, 64, 300])
-def test_many_rows(dtype, rows):
-    weight, scales = float8_quantize(random(512, 4096))
-    x, bias = random(rows, 4096, dtype=dtype), random(512, dtype=dtype)
+@pytest.mark.parametrize(("k", "n"), [(16, 7), (4096, 512), (1040, 333)])
+def test_many_rows(dtype, block, rows, k, n):
+    weight, scales = float8_quantize(random(n, k), block)
+    x, bias = random(rows, k, dtype=dtype), random(n, dtype=dtype)
     assert_near(float8_linear(x, weight, scales, bias), x, weight, scales, bias, by_torch=True)
+
+
+@pytest.mark.skipif(os.environ.get("AEGIS_FLOAT8_TILES") != "1", reason="kernels of tiles have to be asked for")
+def test_tiles_run_where_they_are_asked_for():
+    if torch.cuda.get_device_capability() not in ((9, 0), (10, 0), (10, 3)):
+        pytest.skip("there is no kernel of tiles for this GPU")
+    weight, scales = float8_quantize(random(64, 256))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        float8_linear(random(40, 256), weight, scales)
+        torch.cuda.synchronize()
+    assert any("float8_tiles" in event.key for event in profile.key_averages())
 
 
 def test_nan_and_zero():

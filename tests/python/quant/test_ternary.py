@@ -203,8 +203,8 @@ def test_gradient_of_a_packed_layer_is_refused_when_asked_for(precision, rows):
         (lambda: TernaryLinear(1, 2.5), "out_features: expected at least 0, got 2.5"),
         (lambda: TernaryLinear(1, 2, precision="int4"), "precision: expected 'int8' or 'exact', got 'int4'"),
         (lambda: TernaryLinear(1, 2, precision="exact", train=True), "precision: expected 'int8', which is what"),
-        (lambda: TernaryLinear(20, 2)(random(2, 19)), r"x: expected a last dimension of 20, got shape \(2, 19\)"),
-        (lambda: TernaryLinear(20, 2)(torch.tensor(1.0)), r"x: expected a last dimension of 20, got shape \(\)"),
+        (lambda: TernaryLinear(20, 2)(random(2, 19)), r"x: expected a last dimension of 20, got shape \[2, 19\]"),
+        (lambda: TernaryLinear(20, 2)(torch.tensor(1.0)), r"x: expected a last dimension of 20, got shape \[\]"),
         (lambda: TernaryLinear(20, 2, False)(random(2, 20).double()), "x: expected dtype float32.*got float64"),
         (lambda: TernaryLinear.from_linear(ternary().double()), "weight: expected dtype float32.*got float64"),
         (
