@@ -81,6 +81,7 @@ aegis_simt_test(float8_tiles plain)  # arithmetic alone: TMA and WGMMA are hardw
 aegis_simt_test(gather_records)
 aegis_simt_test(gather_records_scaled)
 aegis_simt_test(kv_append_)
+aegis_simt_test(kv_move_)
 aegis_simt_test(sample)
 aegis_simt_test(skinny_linear)
 aegis_simt_test(ternary_linear)
