@@ -428,7 +428,6 @@ def follow_draws(
     draft: NDArray[Any],
     state: NDArray[Any],
 ) -> TreePaths: ...
-
 def fnv1a(data: bytes | NDArray[Any], bits: int) -> int:
     """FNV-1a of contiguous memory; bits is 32 or 64."""
 

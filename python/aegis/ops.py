@@ -285,8 +285,8 @@ def kv_append_(
 def kv_move_(keys: Tensor, values: Tensor, sources: Tensor, positions: Tensor, rows: Tensor | None = None) -> None:
     """Keep some of the newest tokens of a KV cache and put them close behind those before them, in place.
 
-    Position ``positions[b] + t`` of cache row ``rows[b]`` gets what position ``sources[b, t]`` holds. So a path of a tree
-    that was verified becomes a text.
+    Position ``positions[b] + t`` of cache row ``rows[b]`` gets what position ``sources[b, t]`` holds. So a path of a
+    tree that was verified becomes a text.
 
     Args:
         keys, values: (rows, heads, slots, size), written; any dtype. The two may differ in dtype and size. Position p

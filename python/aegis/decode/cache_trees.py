@@ -40,9 +40,7 @@ class HoldsTrees:
         """(batch, tokens) int64: the positions in the text of the next tokens of the current rows."""
         return _roots(self._positions, tree, batch_size)[:, None] + tree.depths[:, -tree.seen.shape[1] :]
 
-    def tree_mask(
-        self, tree: TreePass, batch_size: int, padding: Tensor | None = None
-    ) -> Tensor | dict[str, Tensor]:
+    def tree_mask(self, tree: TreePass, batch_size: int, padding: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         """What those tokens see: (batch, 1, tokens, keys) for the keys that ``update`` will return, bool or, with eager
         attention, additive; a dict with a mask for each kind of layer where there are several.
 

@@ -100,9 +100,7 @@ class Law:
         sampler, scores, history = self._prepared(logits, first, text, lengths, ahead)
         return sampler.probabilities(scores, history).view(logits.shape)
 
-    def scores(
-        self, logits: Tensor, first: int, text: Tensor, lengths: Tensor, ahead: Ahead | None = None
-    ) -> Tensor:
+    def scores(self, logits: Tensor, first: int, text: Tensor, lengths: Tensor, ahead: Ahead | None = None) -> Tensor:
         """(b, n, V): the logits after processors, bias and penalties. May be the sampler's own memory."""
         sampler, scores, history = self._prepared(logits, first, text, lengths, ahead)
         return sampler.scores(scores, history).view(logits.shape)
@@ -135,9 +133,7 @@ class Law:
         columns = torch.arange(own.shape[1], device=own.device)
         return sampler, scores, torch.where(columns < ends[:, None], own, -1)  # no token: penalties pass it over
 
-    def _processed(
-        self, scores: Tensor, count: int, first: int, rows: int, own: Tensor, ends: list[int]
-    ) -> Tensor:
+    def _processed(self, scores: Tensor, count: int, first: int, rows: int, own: Tensor, ends: list[int]) -> Tensor:
         """One call for each position: their texts differ in length. A processor may look at the number of a row, so the
         batch has as many as there are, all of them the same."""
         result = torch.empty_like(scores, dtype=torch.float32)

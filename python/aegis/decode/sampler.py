@@ -232,8 +232,8 @@ class FusedLogitsSampler:
         return result
 
     def scores(self, logits: Tensor, input_ids: Tensor | None = None) -> Tensor:
-        """Logits after bias and penalties, (batch, vocabulary): the sampler's own memory, or the logits themselves where
-        there are none. Takes the arguments of a call and raises what that does."""
+        """Logits after bias and penalties, (batch, vocabulary): the sampler's own memory, or the logits where there are
+        none. Takes the arguments of a call and raises what that does."""
         self.prepare(*logits.shape, logits.device)
         return self._adjusted(logits, input_ids) if self._penalised or self._bias is not None else logits
 

@@ -272,7 +272,9 @@ class SpeculativeFastRunner:
 
         kept_counts = [(c, k) for c, k, gone in zip(proposed, kept.tolist(), ended, strict=True) if not gone]
         self._length.note(kept_counts)
-        self._stats.note(kept_counts, sum(n for n, gone in zip(nodes, ended, strict=True) if not gone), sum(counts), clock)
+        self._stats.note(
+            kept_counts, sum(n for n, gone in zip(nodes, ended, strict=True) if not gone), sum(counts), clock
+        )
         tokens = torch.zeros(len(self._lengths), fresh.shape[1], dtype=torch.int64, device=state.device)
         tokens[first:stop] = fresh
         return tokens, counts
@@ -349,8 +351,8 @@ class SpeculativeFastRunner:
     def stats(self) -> dict[str, float]:
         """What was decoded since the runner was made: ``passes`` of the target, ``tokens`` that came of them,
         ``proposed`` and ``accepted`` guesses, ``acceptance_rate``, ``tokens_per_pass`` and ``nodes_per_pass`` (of a
-        row), and the seconds spent, ``draft_seconds``, ``verify_seconds`` and ``accept_seconds``. On CUDA the latter are
-        of the host. Of a tree, as many guesses count as proposed as its longest path has; all are nodes."""
+        row), and the seconds spent, ``draft_seconds``, ``verify_seconds`` and ``accept_seconds``. On CUDA the latter
+        are of the host. Of a tree, as many guesses count as proposed as its longest path has; all are nodes."""
         return self._stats.as_dict()
 
 

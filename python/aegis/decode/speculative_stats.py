@@ -17,8 +17,8 @@ class SpeculativeStats:
         self._seconds = [0.0, 0.0, 0.0]
 
     def note(self, rows: Sequence[tuple[int, int]], nodes: int, tokens: int, clock: Sequence[float]) -> None:
-        """A pass: of each row, the guesses and how many were kept; the nodes verified, of all rows; the tokens that came
-        of it; when drafting began, verification, acceptance, and when that ended."""
+        """A pass: of each row, the guesses and how many were kept; the nodes verified, of all rows; the tokens that
+        came of it; when drafting began, verification, acceptance, and when that ended."""
         self._passes += 1
         self._rows += len(rows)
         self._nodes += nodes

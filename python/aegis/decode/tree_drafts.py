@@ -37,10 +37,10 @@ class Branches(Protocol):
     def propose(
         self, tree: TokenTree, first: int, text: Tensor, lengths: list[int], state: Tensor
     ) -> TreeProposal | None:
-        """Guesses for rows first, first + 1, ... whose lengths and random states are given, in a tree by depth or one of
-        at most its size and depth. None where there is nothing to guess."""
+        """Guesses for rows first, first + 1, ... whose lengths and random states are given, in a tree by depth or one
+        of at most its size and depth. None where there is nothing to guess."""
 
-    def keep(self, first: int, lengths: list[int], nodes: np.ndarray) -> None:  # type: ignore[type-arg]
+    def keep(self, first: int, lengths: list[int], nodes: np.ndarray) -> None:
         """These nodes, (b, n) and -1 behind them, became text behind ``lengths``."""
 
 
@@ -60,9 +60,7 @@ class ModelBranches:
         self.draft = draft
         self._ranks = np.zeros(0, dtype=np.int64)
 
-    def propose(
-        self, tree: TokenTree, first: int, text: Tensor, lengths: list[int], state: Tensor
-    ) -> TreeProposal:
+    def propose(self, tree: TokenTree, first: int, text: Tensor, lengths: list[int], state: Tensor) -> TreeProposal:
         law = self.draft.law
         self._ranks = tree.core.inner_ranks
         logits = self.draft.catch_up(first, text, lengths)
@@ -103,7 +101,7 @@ class ModelBranches:
         paths = tree.paths[entries].clamp(min=0).to(tokens.device)
         return Ahead(steps, tokens[:, paths].clamp(min=0))
 
-    def keep(self, first: int, lengths: list[int], nodes: np.ndarray) -> None:  # type: ignore[type-arg]
+    def keep(self, first: int, lengths: list[int], nodes: np.ndarray) -> None:
         entries = np.where(nodes >= 0, self._ranks[nodes + 1], -1)  # a last node without children was not fed
         entries = np.where(entries > 0, entries - 1, -1)  # counted from behind the root
         self.draft.decoder.keep_path(first, lengths, torch.from_numpy(entries))
@@ -158,7 +156,7 @@ class LookupBranches:
         trees = [TokenTree(parents or [-1]) for parents, _ in found]
         return TreeProposal(trees, torch.from_numpy(tokens).to(text.device), None)
 
-    def _find(self, text: np.ndarray, nodes: int, depth: int) -> tuple[list[int], list[int]]:  # type: ignore[type-arg]
+    def _find(self, text: np.ndarray, nodes: int, depth: int) -> tuple[list[int], list[int]]:
         """Parents and tokens."""
         parents: list[int] = []
         tokens: list[int] = []
@@ -178,5 +176,5 @@ class LookupBranches:
                 node = place
         return parents, tokens
 
-    def keep(self, first: int, lengths: list[int], nodes: np.ndarray) -> None:  # type: ignore[type-arg]
+    def keep(self, first: int, lengths: list[int], nodes: np.ndarray) -> None:
         pass

@@ -56,8 +56,9 @@ class TreeVerifier:
         state: Tensor,
         clock: list[float],
     ) -> Verified | None:
-        """A pass over rows first, first + 1, ... of these lengths, with paths of at most ``guesses`` tokens, at least 1.
-        There is room in the cache for as many. Notes when drafting and verification ended.
+        """A pass over rows first, first + 1, ... of these lengths, with paths of at most ``guesses`` tokens.
+
+        That is at least 1, and there is room in the cache for as many. Notes when drafting and verification ended.
 
         None where there is nothing to guess: then nothing was done.
         """

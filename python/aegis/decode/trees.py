@@ -105,7 +105,7 @@ class TokenTree:
         return children
 
     def mask(self) -> Tensor:
-        """(n + 1, n + 1) bool: entry i sees entry j, where entry 0 is the last token of the text and i + 1 is node i."""
+        """(n + 1, n + 1) bool: entry i sees entry j. Entry 0 is the last token of the text, and i + 1 is node i."""
         return torch.from_numpy(self._core.mask())
 
     @cached_property

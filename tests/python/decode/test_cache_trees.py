@@ -19,7 +19,10 @@ def parts(tree, *counts):
     end = 0
     for count in counts:
         end += count
-        yield slice(end - count, end), TreePass(tree.mask()[None, end - count : end, :end], tree.entry_depths[None, :end])
+        yield (
+            slice(end - count, end),
+            TreePass(tree.mask()[None, end - count : end, :end], tree.entry_depths[None, :end]),
+        )
 
 
 def alone(model, prompts, tree, tokens):

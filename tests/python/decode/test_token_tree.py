@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from aegis.decode import TokenTree  # noqa: E402
-from aegis.decode.trees import as_tree  # noqa: E402
+from aegis.decode import TokenTree
+from aegis.decode.trees import as_tree
 
 
 @st.composite

@@ -44,8 +44,17 @@ class Scripted:
 # --- greedy ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", tiny_models.FAMILIES)
-@pytest.mark.parametrize("kind", ["same", "random", "exit", "lookup"])
+KINDS = ["same", "random", "exit", "lookup"]
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        (family, kind)
+        for family in tiny_models.FAMILIES
+        for kind in (KINDS if family in ("llama", "gemma3") else KINDS[:1])
+    ],
+)
 def test_greedy_tokens_are_the_targets_own_case1(family, kind):
     model = tiny_models.make(family)
     draft = {"same": model, "random": None, "exit": EarlyExit(1), "lookup": PromptLookup()}[kind]
@@ -111,11 +120,12 @@ def test_a_tree_of_any_shape_is_taken_level_by_level(llama):
 
 
 def test_a_wider_tree_keeps_more(llama):
-    """Of a draft that is right half of the time, say: the second likeliest tokens count."""
+    """Of a draft that is often wrong, but seldom by much."""
     ids = tiny_models.prompts(4)
     draft = tiny_models.make("llama")
     with torch.no_grad():
-        draft.lm_head.weight.add_(torch.randn(draft.lm_head.weight.shape, generator=torch.Generator().manual_seed(1)))
+        noise = torch.randn(draft.lm_head.weight.shape, generator=torch.Generator().manual_seed(1))
+        draft.lm_head.weight.add_(noise * 0.1)
     kept = []
     for tree in ((1, 1, 1), (2, 2, 1), (6, 3, 1)):
         with SpeculativeFastRunner(llama, draft, batch_size=4, max_cache_len=80, tree=tree) as runner:
@@ -141,16 +151,20 @@ def test_with_a_greedy_draft_sampled_tokens_are_those_of_generate(llama, options
         assert torch.equal(aegis.generate(llama, ids, runner=runner, **options), want)
 
 
-ROWS = 100_000
 TARGET = {"temperature": 0.8, "top_k": 5}
 
 
 @pytest.mark.parametrize(
-    ("settings", "tree"), [(None, (2, 2)), ({"temperature": 1.5, "top_k": 2}, (3, 1))], ids=["as the target", "own"]
+    ("rows", "settings", "tree"),
+    [
+        (20_000, None, (2, 2)),
+        (100_000, {"temperature": 1.5, "top_k": 3}, TokenTree([-1, -1, -1, -1, 0, 0, 1])),  # the fourth token is none
+    ],
+    ids=["as the target", "own settings"],
 )
-def test_sampled_texts_follow_the_targets_law_case37_case38(settings, tree):
-    """χ² of 10^5 texts against their exact probabilities; where the draft has 2 tokens to give, the third is none."""
-    small = {"vocab_size": 6, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1}
+def test_sampled_texts_follow_the_targets_law_case37_case38(rows, settings, tree):
+    """χ² of texts against their exact probabilities."""
+    small = {"vocab_size": 6, "hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 1}
     small |= {"num_key_value_heads": 1, "num_hidden_layers": 1}
     target, draft = tiny_models.make("llama", **small), another("llama", **small)
     with torch.no_grad():
@@ -160,13 +174,13 @@ def test_sampled_texts_follow_the_targets_law_case37_case38(settings, tree):
     with SpeculativeFastRunner(
         target,
         draft,
-        batch_size=ROWS,
+        batch_size=rows,
         max_cache_len=12,
         sampler=FusedLogitsSampler(**TARGET, seed=11),
         draft_sampler=FusedLogitsSampler(**settings) if settings else None,
         tree=tree,
     ) as runner:
-        runner.prefill(torch.tensor([prompt]).repeat(ROWS, 1))
+        runner.prefill(torch.tensor([prompt]).repeat(rows, 1))
         run_on(runner, len(prompt) + new)
         texts = runner._text[:, len(prompt) : len(prompt) + new]
     assert 0.2 < runner.stats()["acceptance_rate"] < 0.95, "nothing is tested where all or nothing is kept"
@@ -174,7 +188,7 @@ def test_sampled_texts_follow_the_targets_law_case37_case38(settings, tree):
     counts = torch.bincount(codes, minlength=6**new)
     expected = torch.zeros(6**new, dtype=torch.float64)
     for text, chance in law(target, prompt, new).items():
-        expected[sum(t * 6 ** (new - 1 - i) for i, t in enumerate(text))] = chance * ROWS
+        expected[sum(t * 6 ** (new - 1 - i) for i, t in enumerate(text))] = chance * rows
     assert counts[expected == 0].sum() == 0
     common = expected >= 10
     observed = torch.cat([counts[common].double(), counts[~common].sum()[None].double()])
@@ -298,17 +312,9 @@ def test_lookup_takes_several_matches_as_branches():
 
 def test_bad_input(llama):
     small = tiny_models.make("llama", vocab_size=6)
-    for match, error, tree in (
-        ("parents: expected 1 to 64 nodes", ValueError, [-1] * 65),
-        ("branching: expected at most 64 nodes", ValueError, (8, 8)),
-        ("branching: expected at least 1 level", ValueError, ()),
-        ("tree: expected a TokenTree or the widths", TypeError, 3),
-    ):
-        with pytest.raises(error, match=match):
-            SpeculativeFastRunner(llama, max_cache_len=20, tree=TokenTree(tree) if len_of(tree) > 64 else tree)
+    with pytest.raises(ValueError, match="branching: expected at most 64 nodes"):
+        SpeculativeFastRunner(llama, max_cache_len=20, tree=(8, 8))
+    with pytest.raises(TypeError, match="tree: expected a TokenTree or the widths"):
+        SpeculativeFastRunner(llama, max_cache_len=20, tree=3)
     with pytest.raises(ValueError, match="tree: expected at most 6 tokens side by side, got 7"):
         SpeculativeFastRunner(small, max_cache_len=20, tree=(7,))
-
-
-def len_of(tree):
-    return len(tree) if isinstance(tree, list) else 0
