@@ -94,7 +94,8 @@ TreePath follow_picks(const TokenTree& tree, TreeTokens tokens, std::span<const 
 namespace {
 
 double random(const TreeNumbers& numbers, int64_t depth, TreeDomain domain, int64_t node) {
-  return kernels::uniform(numbers.seed, numbers.row, numbers.position + depth - 1,
+  const auto position = static_cast<uint64_t>(numbers.position) + static_cast<uint64_t>(depth) - 1;
+  return kernels::uniform(numbers.seed, numbers.row, static_cast<int64_t>(position),
                           static_cast<int64_t>(domain) + kTreeDomains * (node + 1));
 }
 
