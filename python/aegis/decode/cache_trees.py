@@ -63,7 +63,12 @@ class HoldsTrees:
         ``sources[b, t]``. Lengths stay as they are.
 
         Args and errors are those of :func:`aegis.ops.kv_move_`. Nothing has changed after an error, on a CPU.
+
+        Raises:
+            RuntimeError: the cache has no buffers yet.
         """
+        if not all(layer.is_initialized for layer in self._stored.values()):
+            raise RuntimeError("move_tokens: expected a pass before it, but the cache has no buffers yet")
         # The shortest buffer first: what it takes, all take.
         for layer in sorted(self._stored.values(), key=lambda layer: layer.slots):
             torch.ops.aegis.kv_move_(layer.keys, layer.values, sources, positions, self._positions.selection)

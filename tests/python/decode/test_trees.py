@@ -151,6 +151,18 @@ def test_with_a_greedy_draft_sampled_tokens_are_those_of_generate(llama, options
         assert torch.equal(aegis.generate(llama, ids, runner=runner, **options), want)
 
 
+@pytest.mark.parametrize("options", [{"do_sample": False}, {"temperature": 0.7}], ids=["greedy", "drawn"])
+def test_a_draft_that_is_the_target_is_always_right_whatever_its_settings(llama, options):
+    """Penalties are of the path before each guess, to draft and target alike."""
+    sampler = FusedLogitsSampler(repetition_penalty=1.5, frequency_penalty=0.5, seed=2, **options)
+    ids = tiny_models.prompts(2)
+    with SpeculativeFastRunner(
+        llama, llama, batch_size=2, max_cache_len=60, sampler=sampler, draft_sampler=sampler, tree=(2, 2, 2)
+    ) as runner:
+        run(runner, ids, new=15)
+        assert runner.stats()["acceptance_rate"] > 0.95
+
+
 TARGET = {"temperature": 0.8, "top_k": 5}
 
 
