@@ -34,6 +34,7 @@ if(AEGIS_CUDA_ENABLED)
                                 csrc/kernels/cuda/float8_quantize.cu csrc/kernels/cuda/float8_tiles.cu
                                 csrc/kernels/cuda/gather_records.cu csrc/kernels/cuda/tma_map.cpp
                                 csrc/kernels/cuda/gather_records_scaled.cu csrc/kernels/cuda/kv_append_.cu
+                                csrc/kernels/cuda/kv_move_.cu
                                 csrc/kernels/cuda/sample.cu
                                 csrc/kernels/cuda/skinny_linear.cu
                                 csrc/kernels/cuda/ternary_linear.cu csrc/kernels/cuda/to_bfloat16_rne.cu)

@@ -2,7 +2,7 @@
 set(AEGIS_KERNELS decode_attention extract_batch float8_linear float8_quantize fnv_lanes gather_records
     gather_records_scaled kv_append_ page_query sample skinny_linear to_bfloat16_rne)
 # Levels that have more kernels than these, or only some.
-set(AEGIS_KERNELS_scalar ${AEGIS_KERNELS} pack_ternary ternary_linear unpack_ternary)
+set(AEGIS_KERNELS_scalar ${AEGIS_KERNELS} kv_move_ pack_ternary ternary_linear unpack_ternary)
 set(AEGIS_KERNELS_avx2 ${AEGIS_KERNELS} ternary_linear)
 set(AEGIS_KERNELS_avx512_vnni ternary_linear)
 set(AEGIS_KERNELS_avx512_bf16 decode_attention float8_linear skinny_linear)

@@ -17,6 +17,7 @@ aegis_ask_python(pybind11_DIR "import pybind11; print(pybind11.get_cmake_dir())"
 set(AEGIS_OPS csrc/ops/library.cpp csrc/ops/cpu/decode_attention.cpp csrc/ops/cpu/extract_batch.cpp
     csrc/ops/cpu/float8_linear.cpp csrc/ops/cpu/float8_quantize.cpp
     csrc/ops/cpu/gather_records.cpp csrc/ops/cpu/gather_records_scaled.cpp csrc/ops/cpu/kv_append_.cpp
+    csrc/ops/cpu/kv_move_.cpp
     csrc/ops/cpu/pack_ternary.cpp csrc/ops/cpu/sample.cpp csrc/ops/cpu/skinny_linear.cpp
     csrc/ops/cpu/ternary_linear.cpp csrc/ops/cpu/to_bfloat16_rne.cpp
     csrc/ops/cpu/unpack_ternary.cpp)
@@ -24,7 +25,7 @@ if(AEGIS_CUDA_ENABLED)
   list(APPEND AEGIS_OPS csrc/ops/cuda/stream.cpp csrc/ops/cuda/extract_batch.cpp
        csrc/ops/cuda/float8_linear.cpp csrc/ops/cuda/float8_quantize.cpp
        csrc/ops/cuda/gather_records.cpp csrc/ops/cuda/gather_records_scaled.cpp
-       csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/sample.cpp csrc/ops/cuda/skinny_linear.cpp
+       csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/kv_move_.cpp csrc/ops/cuda/sample.cpp csrc/ops/cuda/skinny_linear.cpp
        csrc/ops/cuda/ternary_linear.cpp csrc/ops/cuda/to_bfloat16_rne.cpp)
 endif()
 add_library(aegis_ops MODULE ${AEGIS_OPS})
@@ -49,7 +50,7 @@ pybind11_add_module(_C NO_EXTRAS csrc/python/bindings.cpp csrc/python/bind_arena
                     csrc/python/bind_documents.cpp csrc/python/bind_evidence.cpp
                     csrc/python/bind_feeder.cpp csrc/python/bind_kv.cpp csrc/python/bind_page_table.cpp
                     csrc/python/bind_records.cpp csrc/python/bind_slots.cpp csrc/python/bind_spsc_ring.cpp
-                    csrc/python/bind_store.cpp csrc/python/bind_token_files.cpp)
+                    csrc/python/bind_store.cpp csrc/python/bind_token_files.cpp csrc/python/bind_token_tree.cpp)
 target_link_libraries(_C PRIVATE aegis)
 target_compile_definitions(_C PRIVATE AEGIS_VERSION="${AEGIS_VERSION}"
                                       AEGIS_CUDA_ARCHS="${archs}")

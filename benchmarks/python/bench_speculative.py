@@ -7,8 +7,9 @@ from typing import Any
 
 import aegis
 import torch
-from aegis.decode import EarlyExit, PromptLookup
+from aegis.decode import EarlyExit, PromptLookup, TokenTree
 from aegis.decode.drafts import ModelDraft, Proposal
+from aegis.decode.tree_drafts import ModelBranches, TreeProposal
 from harness import Table, main, median
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -16,6 +17,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 PROMPT = 32
 VOCABULARY = 8_000
 GUESSES = 4
+# Four guesses behind one another, and a second guess beside each of the first three: 8 rows, which read weights once.
+NARROW = TokenTree([-1, -1, 0, 0, 2, 2, 4])
+WIDE = TokenTree.from_branching((4, 2, 2))
 
 
 def llama(layers: int) -> LlamaForCausalLM:
@@ -52,6 +56,32 @@ class Practised(ModelDraft):
         return proposal._replace(tokens=(right + wrong) % VOCABULARY)
 
 
+class PractisedBranches(ModelBranches):
+    """The same for trees: of the children of a node, the first is right with the given chance, and each of the others
+    with half of the chance that none before it was."""
+
+    def __init__(self, draft: Practised) -> None:
+        super().__init__(draft)
+        self.practised = draft
+
+    def propose(
+        self, tree: TokenTree, first: int, text: Tensor, lengths: list[int], state: Tensor
+    ) -> TreeProposal | None:
+        proposal = super().propose(tree, first, text, lengths, state)
+        assert proposal is not None
+        draws = torch.rand(len(tree) + 1, generator=self.practised.generator).tolist()
+        for parent in tree.inner:
+            # Where the draw falls into [0, chance), [chance, ...), each half of what is left, that child is right.
+            end, share = 0.0, self.practised.chance
+            for node in tree.children(parent):
+                begin, end = end, end + (1 - end) * share
+                share = 0.5
+                right = int(self.practised.text[0, lengths[0] + tree.depths[node] - 1])
+                wrong = not begin <= draws[parent + 1] < end
+                proposal.tokens[0, node] = (right + wrong * (1 + node)) % VOCABULARY
+        return proposal
+
+
 def milliseconds(ways: dict[str, Any], new: int, turns: int) -> dict[str, float]:
     """Of a token after the prompt's, the median of turns in which every way decodes once."""
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -76,14 +106,19 @@ def build(quick: bool) -> Table:
     padded = torch.cat([text, torch.zeros(1, GUESSES + 1, dtype=torch.int64)], 1)
     runners: dict[str, Any] = {"plain": plain}
 
-    def speculative(name: str, draft: Any) -> aegis.SpeculativeFastRunner:
-        runners[name] = aegis.SpeculativeFastRunner(target, draft, GUESSES, max_cache_len=PROMPT + new)
+    def speculative(name: str, draft: Any, tree: TokenTree | None = None) -> aegis.SpeculativeFastRunner:
+        runners[name] = aegis.SpeculativeFastRunner(target, draft, GUESSES, max_cache_len=PROMPT + new, tree=tree)
         return runners[name]
 
     small = llama(2)
     for chance in (0.7, 0.86):  # about 4 and 7 in ten are then kept: those behind a wrong one are lost
         runner = speculative(f"a draft of 1/6 the size, guesses right with chance {chance}", small)
         runner._draft = Practised(runner._draft, padded, chance)
+    for shape, tree in ((f"a tree of {len(NARROW)} nodes", NARROW), (f"(4, 2, 2), {len(WIDE)} nodes", WIDE)):
+        runner = speculative(
+            f"{shape}: the draft that is right with chance 0.7, half of the rest as second guess", small, tree
+        )
+        runner._tree.branches = PractisedBranches(Practised(runner._draft, padded, 0.7))
     speculative("the first 2 of 13 layers, untrained (nearly never right)", EarlyExit(2))
     speculative("prompt lookup", PromptLookup())
 

@@ -43,6 +43,7 @@ ORDER = [
     "bench_float8_linear",
     "bench_float8_quantize",
     "bench_kv_append_",
+    "bench_kv_move_",
     "bench_to_bfloat16_rne",
     "bench_integrity_chain",
     "bench_telemetry",

@@ -13,6 +13,7 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
   m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
   m.def("kv_append_(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, Tensor positions, Tensor? rows=None) -> ()");
+  m.def("kv_move_(Tensor(a!) keys, Tensor(b!) values, Tensor sources, Tensor positions, Tensor? rows=None) -> ()");
   m.def("pack_ternary(Tensor weight, Tensor? scale=None, bool per_tensor=False) -> (Tensor packed, Tensor scale)");
   m.def("sample(Tensor logits, Tensor settings, Tensor state, bool keep_ties=False) -> (Tensor tokens, Tensor valid, Tensor logprobs)");
   m.def("sample.out(Tensor logits, Tensor settings, Tensor(a!) state, bool keep_ties=False, *, Tensor(b!) tokens, Tensor(c!)? valid=None, Tensor(d!)? logprobs=None) -> ()");

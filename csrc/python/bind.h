@@ -16,5 +16,6 @@ void bind_slots(pybind11::module_& m);
 void bind_spsc_ring(pybind11::module_& m);
 void bind_store(pybind11::module_& m);
 void bind_token_files(pybind11::module_& m);
+void bind_token_tree(pybind11::module_& m);
 
 }  // namespace aegis

@@ -31,6 +31,7 @@ PYBIND11_MODULE(_C, m) {
   aegis::bind_arena(m);
   aegis::bind_store(m);
   aegis::bind_token_files(m);
+  aegis::bind_token_tree(m);
   aegis::bind_evidence(m);
   aegis::bind_feeder(m);
   aegis::bind_documents(m);

@@ -101,6 +101,12 @@ def _(
     return None
 
 
+@torch.library.register_fake("aegis::kv_move_")
+def _(keys: Tensor, values: Tensor, sources: Tensor, positions: Tensor, rows: Tensor | None = None) -> None:
+    _same_device("keys", keys.device, values=values, sources=sources, positions=positions, rows=rows)
+    return None
+
+
 @torch.library.register_fake("aegis::pack_ternary")
 def _(weight: Tensor, scale: Tensor | None = None, per_tensor: bool = False) -> tuple[Tensor, Tensor]:
     _same_device("weight", weight.device, scale=scale)

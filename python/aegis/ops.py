@@ -24,6 +24,7 @@ __all__ = [
     "gather_records",
     "gather_records_scaled",
     "kv_append_",
+    "kv_move_",
     "pack_ternary",
     "sample",
     "skinny_linear",
@@ -279,6 +280,35 @@ def kv_append_(
     Cost: one copy of the new vectors, on the calling thread or, above 256 KiB, on torch's intra-op threads.
     """
     torch.ops.aegis.kv_append_(keys, values, new_keys, new_values, positions, rows)
+
+
+def kv_move_(keys: Tensor, values: Tensor, sources: Tensor, positions: Tensor, rows: Tensor | None = None) -> None:
+    """Keep some of the newest tokens of a KV cache and put them close behind those before them, in place.
+
+    Position ``positions[b] + t`` of cache row ``rows[b]`` gets what position ``sources[b, t]`` holds. So a path of a
+    tree that was verified becomes a text.
+
+    Args:
+        keys, values: (rows, heads, slots, size), written; any dtype. The two may differ in dtype and size. Position p
+            lies in slot ``p % slots``.
+        sources: (batch, tokens) int64, contiguous, ascending in each row: ``sources[b, t]`` is at least
+            ``positions[b] + t``, and less than ``positions[b] + slots``. -1 leaves a position as it is.
+        positions: (batch,) int64, contiguous, at least 0.
+        rows: (batch,) int64, contiguous: different rows of the cache; 0, 1, 2, ... where it is left out. All on one
+            device. Keys and values have a last dimension of stride 1 and otherwise any strides.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, a batch larger than the cache, a row named twice, or
+            operands that overlap; nothing has been written.
+        IndexError: a source or position out of these ranges, or a row outside of the cache (CPU); nothing has been
+            written. On CUDA, where a look at them would stall the stream, such a token or batch row is left as it is,
+            and sources that do not ascend give vectors that were overwritten before.
+
+    Numbers are read on the device when the kernel runs. Not differentiable.
+
+    Cost: a copy of the vectors that change place, on the calling thread or, above 256 KiB, on torch's intra-op threads.
+    """
+    torch.ops.aegis.kv_move_(keys, values, sources, positions, rows)
 
 
 def pack_ternary(weight: Tensor, scale: Tensor | None = None, *, per_tensor: bool = False) -> tuple[Tensor, Tensor]:

@@ -191,6 +191,28 @@ def test_kv_append_(tokens: int) -> None:
                     assert torch.equal(buffer[row, :, (first + token) % 5].float(), new[batch, :, token])
 
 
+def test_kv_move_() -> None:
+    for size in (1, 33, 128):
+        keys, values = torch.randn(3, 2, 5, size), torch.randn(3, 2, 5, size).bfloat16()
+        want = keys[2, :, 4].clone(), values[0, :, 0].clone()
+        torch.ops.aegis.kv_move_(keys, values, torch.tensor([[4], [5]]), torch.tensor([1, 3]), torch.tensor([2, 0]))
+        assert torch.equal(keys[2, :, 1], want[0])
+        assert torch.equal(values[0, :, 3], want[1])
+
+
+def test_token_tree() -> None:
+    trees = [aegis._C.TokenTree([*range(-1, 63)]), aegis._C.TokenTree([-1, -1, 1])]
+    tokens, state = torch.full((2, 64), 1), torch.tensor([[1, 2, 2**63 - 1, 0]] * 2)
+    kept, nodes, following = aegis._C.follow_picks(trees, tokens.numpy(), torch.ones(2, 65).long().numpy())
+    assert (kept.tolist(), following.tolist(), nodes[1, :2].tolist()) == ([64, 1], [1, 1], [0, -1])
+    p, q = torch.ones(2, 65, 3) / 3, torch.tensor([[[0.0, 1, 0]] * 64] * 2)
+    kept, nodes, following = aegis._C.follow_draws(trees, tokens.numpy(), p.numpy(), q.numpy(), state.numpy())
+    assert ((nodes >= 0).sum(1) == kept).all()
+    assert ((following >= 0) & (following < 3)).all()
+    assert trees[0].mask().sum() == 65 * 66 // 2
+    assert trees[1].paths().tolist() == [[-1, -1], [0, -1], [1, -1], [1, 2]]
+
+
 def test_kv_slots() -> None:
     slots = aegis._C.KvSlots(3, 10, [(4, 2)])
     assert slots.begin([2, 0], 6)

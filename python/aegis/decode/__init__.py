@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aegis.decode.sampler import FusedLogitsSampler
     from aegis.decode.speculative import SpeculativeFastRunner
     from aegis.decode.spsc_ring import SpscRing
+    from aegis.decode.trees import TokenTree
 
 __all__ = [
     "CUDAGraphFastRunner",
@@ -28,6 +29,7 @@ __all__ = [
     "SlottedStaticCache",
     "SpeculativeFastRunner",
     "SpscRing",
+    "TokenTree",
     "bench_generate",
     "generate",
     "register_attention",
@@ -45,6 +47,7 @@ _MODULES = {
     "SlottedStaticCache": "cache",
     "SpeculativeFastRunner": "speculative",
     "SpscRing": "spsc_ring",
+    "TokenTree": "trees",
     "bench_generate": "bench",
     "generate": "generation",
     "register_attention": "attention",

@@ -13,6 +13,7 @@ from aegis.decode.cache import SlottedStaticCache
 from aegis.decode.huggingface import cache_argument, forward_arguments
 from aegis.decode.runner import CUDAGraphFastRunner
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
+from aegis.decode.trees import TreePass
 
 __all__ = ["BlockDecoder"]
 
@@ -57,19 +58,25 @@ class BlockDecoder:
         self._padding = padding if padding is not None and bool(padding.any()) else None
         return tokens
 
-    def feed(self, tokens: Tensor, first: int) -> Tensor:
+    def feed(self, tokens: Tensor, first: int, tree: TreePass | None = None) -> Tensor:
         """Feeds (b, n) tokens to rows first, ..., first + b - 1 and returns logits (b, n, V) for what follows each.
+        They follow one another, or are of a tree.
 
         Raises:
             ValueError: a row has no room; nothing has been written.
         """
         batch, count = tokens.shape
-        with self._only(first, batch):
-            positions = self.cache.position_ids(count, batch)
+        with self._only(first, batch), nullcontext() if tree is None else self.cache.tree_pass(tree):
             padding = None if self._padding is None else self._padding[first : first + batch]
+            if tree is None:
+                positions = self.cache.position_ids(count, batch)
+                mask = self.cache.attention_mask(count, batch, padding)
+            else:
+                positions = self.cache.tree_positions(tree, batch)
+                mask = self.cache.tree_mask(tree, batch, padding)
             arguments: dict[str, Any] = {
                 "input_ids": tokens,
-                "attention_mask": self.cache.attention_mask(count, batch, padding),
+                "attention_mask": mask,
                 "position_ids": positions if padding is None else positions - padding[:, None],
                 self._cache_argument: self.cache,
                 "use_cache": True,
@@ -93,6 +100,20 @@ class BlockDecoder:
         if any(removed):
             with self._only(first, len(lengths)):
                 self.cache.crop(removed)
+
+    def keep_path(self, first: int, lengths: Sequence[int], entries: Tensor) -> None:
+        """Makes a text of a path through what rows first, first + 1, ... hold behind their first ``lengths`` tokens.
+
+        Args:
+            entries: (b, n) int64 on a CPU, ascending: which of those tokens comes first, second, ...; -1 for none.
+        """
+        if not bool((entries > torch.arange(entries.shape[1])).any()):
+            return  # they lie there already
+        device = self.cache.lengths.device
+        places = torch.tensor(lengths)
+        sources = torch.where(entries < 0, -1, places[:, None] + entries)
+        with self._only(first, len(lengths)):
+            self.cache.move_tokens(sources.to(device), places.to(device))
 
     def retire(self, row: int) -> None:
         """Empties a row, which goes on as one without tokens or padding."""

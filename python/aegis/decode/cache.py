@@ -16,6 +16,7 @@ from aegis.decode.cache_masks import attention_masks, next_positions
 from aegis.decode.cache_plan import Shape, plan_layers, planned_shapes
 from aegis.decode.cache_positions import Positions
 from aegis.decode.cache_storage import Storage
+from aegis.decode.cache_trees import HoldsTrees
 
 __all__ = ["SlottedStaticCache"]
 
@@ -23,7 +24,7 @@ __all__ = ["SlottedStaticCache"]
 _CROPS_TO_LENGTH = not hasattr(cache_utils.Cache, "get_max_length")
 
 
-class SlottedStaticCache(cache_utils.Cache):
+class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
     """Keys and values of a decoder, for ``past_key_values=`` (``cache=`` in transformers 5.24).
 
     Args:

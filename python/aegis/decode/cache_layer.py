@@ -139,10 +139,11 @@ class SlottedLayer(CacheLayerMixin):
         total = longest + tokens
         if self.window is None:
             return 0, total
+        before = self.window - 1 + self._positions.slack
         if shortest == longest:
-            start = max(longest - self.window + 1, 0)
+            start = max(longest - before, 0)
             return start, total - start
-        return (0, total) if total <= self.slots else (None, min(longest, self.window - 1) + tokens)
+        return (0, total) if total <= self.slots else (None, min(longest, before) + tokens)
 
     def _read(self, batch: int, start: int | None, count: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Positions start, ..., start + count - 1 of the current rows: views where they lie together. Where start is

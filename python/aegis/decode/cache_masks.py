@@ -11,7 +11,7 @@ from torch import Tensor
 from aegis.decode.cache_layer import SlottedLayer
 from aegis.decode.cache_positions import Positions
 
-__all__ = ["attention_masks", "next_positions"]
+__all__ = ["additive", "attention_masks", "first_seen", "next_positions"]
 
 MOST_SPANS = 8
 """Queries of a row up to which ranges are faster than a mask for SDPA (measured)."""
@@ -52,11 +52,12 @@ def attention_masks(
         if tokens <= MOST_SPANS and layer.reads_spans():
             masks[layer.kind] = _spans(layer, queries, padding)
         else:
-            masks[layer.kind] = _mask(layer, queries, padding, additive=config._attn_implementation == "eager")
+            seen = _seen(layer, queries, padding)
+            masks[layer.kind] = additive(layer, seen) if config._attn_implementation == "eager" else seen
     return next(iter(masks.values())) if len(masks) == 1 else masks
 
 
-def _first_seen(layer: SlottedLayer, queries: Tensor, padding: Tensor) -> Tensor:
+def first_seen(layer: SlottedLayer, queries: Tensor, padding: Tensor) -> Tensor:
     """(batch, tokens): the first position that each query sees."""
     first = padding[:, None].expand_as(queries)
     if layer.window is None:
@@ -68,17 +69,19 @@ def _first_seen(layer: SlottedLayer, queries: Tensor, padding: Tensor) -> Tensor
 
 def _spans(layer: SlottedLayer, queries: Tensor, padding: Tensor) -> Tensor:
     """One query's keys are whole buffers, which it reads by position; those of more begin with some position."""
-    spans = torch.stack([_first_seen(layer, queries, padding), queries + 1], 2)
+    spans = torch.stack([first_seen(layer, queries, padding), queries + 1], 2)
     if queries.shape[1] > 1:
         spans = spans - layer.key_positions(*queries.shape)[:, :1, None]
     return spans[:, None]
 
 
-def _mask(layer: SlottedLayer, queries: Tensor, padding: Tensor, additive: bool) -> Tensor:
+def _seen(layer: SlottedLayer, queries: Tensor, padding: Tensor) -> Tensor:
     keys = layer.key_positions(*queries.shape)[:, None, None, :]
-    first = _first_seen(layer, queries, padding)
-    seen = (keys >= first[:, None, :, None]) & (keys <= queries[:, None, :, None])
-    if not additive:
-        return seen
+    first = first_seen(layer, queries, padding)
+    return (keys >= first[:, None, :, None]) & (keys <= queries[:, None, :, None])
+
+
+def additive(layer: SlottedLayer, seen: Tensor) -> Tensor:
+    """A bool mask as eager attention wants it: 0, or the least number of the layer's dtype."""
     dtype = getattr(layer, "dtype", None) or torch.get_default_dtype()
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)

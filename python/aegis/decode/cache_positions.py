@@ -44,6 +44,8 @@ class Positions:
         """Lengths of the rows of that pass."""
         self.at = self.lengths
         """Their positions on the device: what where() gave."""
+        self.slack = 0
+        """Places between a window and the tokens of this pass: what a tree has side by side there."""
         self.by_spans = False
         """Whether the attention of that pass reads slots itself (aegis.decode.attention)."""
         self._all_rows = list(range(rows))

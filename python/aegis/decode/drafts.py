@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -45,15 +46,16 @@ class PromptLookup:
 
     def find(self, text: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
         """Up to ``most`` tokens that followed. Cost: a pass over the text for each length of n-gram."""
+        return next((text[begin : begin + most] for begin in self.matches(text)), text[:0])
+
+    def matches(self, text: np.ndarray[Any, Any]) -> Iterator[int]:
+        """Where what followed begins: longest n-grams first, and of these the newest."""
         length = len(text)
         for size in range(min(self.max_ngram, length - 1), self.min_ngram - 1, -1):
             matches = np.ones(length - size, dtype=bool)  # of n-grams that begin there, the newest itself left out
             for offset in range(size):
                 matches &= text[offset : offset + length - size] == text[length - size + offset]
-            begins = np.flatnonzero(matches)
-            if len(begins):
-                return text[begins[-1] + size :][:most]
-        return text[:0]
+            yield from (np.flatnonzero(matches)[::-1] + size).tolist()
 
 
 class Proposal(NamedTuple):
@@ -96,7 +98,8 @@ class ModelDraft:
         self.law.begin(input_ids.shape[1])
         self.decoder.prefill(input_ids, attention_mask, chunk, None)
 
-    def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
+    def catch_up(self, first: int, text: Tensor, lengths: list[int]) -> Tensor:
+        """Feeds what the model has not seen, and returns logits (b, 1, V) for what follows."""
         batch = len(lengths)
         seen = self.decoder.lengths(first, batch)
         unseen = max(length - have for length, have in zip(lengths, seen, strict=True))
@@ -104,7 +107,13 @@ class ModelDraft:
         ends = torch.tensor(lengths, device=text.device)
         own = text[first : first + batch]
         columns = (ends[:, None] + torch.arange(-unseen, 0, device=text.device)).clamp(min=0)
-        logits = self.decoder.feed(own.gather(1, columns), first)[:, -1:]
+        return self.decoder.feed(own.gather(1, columns), first)[:, -1:]
+
+    def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
+        batch = len(lengths)
+        logits = self.catch_up(first, text, lengths)
+        ends = torch.tensor(lengths, device=text.device)
+        own = text[first : first + batch]
         distributions = []
         for step in range(count):
             if step > 0:

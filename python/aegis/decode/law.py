@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +37,15 @@ def coins(chances: Tensor, state: Tensor) -> Tensor:
     return draw(torch.stack([1 - chances, chances], 1), state).bool()
 
 
+class Ahead(NamedTuple):
+    """Where positions stand that do not simply follow one another: those of a tree."""
+
+    steps: Tensor
+    """(1 or b, n) int64: how far each is from the end of its row's text."""
+    texts: Tensor | None
+    """(b, n, columns) int64: what lies between; of meaning up to ``steps``. None where nobody needs_text."""
+
+
 class Law:
     """A sampler, and the logits processors before it.
 
@@ -53,12 +63,19 @@ class Law:
     def greedy(self) -> bool:
         return self.sampler.greedy
 
+    @property
+    def needs_text(self) -> bool:
+        """Whether what came before matters to more than the model."""
+        return bool(self.processors) or self.sampler.needs_history
+
     def begin(self, prompt_length: int) -> None:
         """A new text: what was generated begins behind so many tokens."""
         self._spread.clear()
         self._prompt_length = prompt_length if self.sampler.prompt_length is None else self.sampler.prompt_length
 
-    def pick(self, logits: Tensor, first: int, state: Tensor, text: Tensor, lengths: Tensor) -> Tensor:
+    def pick(
+        self, logits: Tensor, first: int, state: Tensor, text: Tensor, lengths: Tensor, ahead: Ahead | None = None
+    ) -> Tensor:
         """(b, n) int64: the tokens that the sampler would pick, each if those before it were the row's.
 
         Args:
@@ -66,22 +83,30 @@ class Law:
             state: (b, 4), of the random numbers of the first position.
             text: (rows of the batch, columns), what has been and what was drafted.
             lengths: (b,), what of that comes before the first position.
+            ahead: of a tree: where the positions stand. Without, they follow one another.
         """
-        sampler, scores, history = self._prepared(logits, first, text, lengths)
+        sampler, scores, history = self._prepared(logits, first, text, lengths, ahead)
         batch, count, _ = logits.shape
         states = sampler.state.view(batch, count, 4)
         states.copy_(state[:, None])
-        states[:, :, 2] += torch.arange(count, device=states.device)
+        states[:, :, 2] += torch.arange(count, device=states.device) if ahead is None else ahead.steps
         tokens: Tensor = sampler(scores, history)
         return tokens.view(batch, count)
 
-    def probabilities(self, logits: Tensor, first: int, text: Tensor, lengths: Tensor) -> Tensor:
+    def probabilities(
+        self, logits: Tensor, first: int, text: Tensor, lengths: Tensor, ahead: Ahead | None = None
+    ) -> Tensor:
         """(b, n, V) float32: what they are drawn from."""
-        sampler, scores, history = self._prepared(logits, first, text, lengths)
+        sampler, scores, history = self._prepared(logits, first, text, lengths, ahead)
         return sampler.probabilities(scores, history).view(logits.shape)
 
+    def scores(self, logits: Tensor, first: int, text: Tensor, lengths: Tensor, ahead: Ahead | None = None) -> Tensor:
+        """(b, n, V): the logits after processors, bias and penalties. May be the sampler's own memory."""
+        sampler, scores, history = self._prepared(logits, first, text, lengths, ahead)
+        return sampler.scores(scores, history).view(logits.shape)
+
     def _prepared(
-        self, logits: Tensor, first: int, text: Tensor, lengths: Tensor
+        self, logits: Tensor, first: int, text: Tensor, lengths: Tensor, ahead: Ahead | None
     ) -> tuple[FusedLogitsSampler, Tensor, Tensor | None]:
         batch, count, vocabulary = logits.shape
         key = first, batch, count
@@ -91,25 +116,30 @@ class Law:
             self._spread[key].prompt_length = self._prompt_length
         sampler = self._spread[key]
         sampler.prepare(batch * count, vocabulary, logits.device)
-        ends = (lengths[:, None] + torch.arange(count, device=lengths.device)).view(-1)
         scores = logits.reshape(-1, vocabulary)
-        history = None
+        if not self.needs_text:
+            return sampler, scores, None
+        steps = torch.arange(count, device=lengths.device) if ahead is None else ahead.steps
+        ends = (lengths[:, None] + steps).view(-1)
+        own = text[first : first + batch, : int(ends.max())].repeat_interleave(count, 0)
+        if ahead is not None and ahead.texts is not None:
+            between, width = ahead.texts.flatten(0, 1), own.shape[1]
+            columns = lengths.repeat_interleave(count)[:, None] + torch.arange(between.shape[1], device=own.device)
+            own = torch.nn.functional.pad(own, (0, between.shape[1])).scatter_(1, columns, between)[:, :width]
         if self.processors:
-            scores = self._processed(scores, count, first, text, ends.tolist())
-        if sampler.needs_history:
-            columns = torch.arange(int(ends.max()), device=text.device)
-            own = text[first : first + batch, : len(columns)].repeat_interleave(count, 0)
-            history = torch.where(columns < ends[:, None], own, -1)  # no token: penalties pass it over
-        return sampler, scores, history
+            scores = self._processed(scores, count, first, len(text), own, ends.tolist())
+        if not sampler.needs_history:
+            return sampler, scores, None
+        columns = torch.arange(own.shape[1], device=own.device)
+        return sampler, scores, torch.where(columns < ends[:, None], own, -1)  # no token: penalties pass it over
 
-    def _processed(self, scores: Tensor, count: int, first: int, text: Tensor, ends: list[int]) -> Tensor:
+    def _processed(self, scores: Tensor, count: int, first: int, rows: int, own: Tensor, ends: list[int]) -> Tensor:
         """One call for each position: their texts differ in length. A processor may look at the number of a row, so the
         batch has as many as there are, all of them the same."""
         result = torch.empty_like(scores, dtype=torch.float32)
-        rows = len(text)
         for index, end in enumerate(ends):
             row = first + index // count
-            ids = text[row : row + 1, :end].repeat(rows, 1)
+            ids = own[index : index + 1, :end].repeat(rows, 1)
             mine = scores[index : index + 1].float().repeat(rows, 1)
             for processor in self.processors:
                 mine = processor(ids, mine)

@@ -231,6 +231,12 @@ class FusedLogitsSampler:
             raise ValueError(f"logits: row {int(logits.isnan().any(1).int().argmax())} has a NaN")
         return result
 
+    def scores(self, logits: Tensor, input_ids: Tensor | None = None) -> Tensor:
+        """Logits after bias and penalties, (batch, vocabulary): the sampler's own memory, or the logits where there are
+        none. Takes the arguments of a call and raises what that does."""
+        self.prepare(*logits.shape, logits.device)
+        return self._adjusted(logits, input_ids) if self._penalised or self._bias is not None else logits
+
     def for_rows(self, rows: Sequence[int]) -> FusedLogitsSampler:
         """A sampler for a batch whose row i has the settings of row ``rows[i]`` here. Its state is its own, and to be
         written before it draws."""

@@ -20,6 +20,8 @@ from aegis.decode.law import Law
 from aegis.decode.runner import PREFILL_CHUNK
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 from aegis.decode.speculative_stats import SpeculativeStats
+from aegis.decode.tree_verify import TreeVerifier, Verified
+from aegis.decode.trees import TokenTree, as_tree
 
 __all__ = ["SpeculativeFastRunner", "Step"]
 
@@ -61,9 +63,16 @@ class SpeculativeFastRunner:
         adaptive: chooses the number of guesses before each pass by how many were kept so far, out of 1 to
             num_speculative_tokens. It is the same for all rows, so that a row's sampled tokens may then depend on its
             batch mates (their distribution does not).
+        tree: guesses in a tree instead of one after another, all verified in one pass: a :class:`TokenTree`, or the
+            widths of its levels, as ``(4, 2, 1)``. Its depth takes the place of num_speculative_tokens. A draft model
+            guesses its likeliest tokens if its sampler is greedy, and else draws them without replacement: those are
+            kept by multi-round rejection (Miao et al. 2023), the others if the target's sampler picks them. A
+            PromptLookup fills as many nodes with what followed several matches. The cache has room for as many tokens
+            as before; near its end trees are smaller. A pass over n nodes costs what n + 1 tokens cost: see the guide.
 
     Raises:
-        ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess.
+        ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess; a tree
+            that is none, or wider than the vocabulary.
 
     Passes run eagerly, on CUDA too. One thread at a time.
     """
@@ -80,6 +89,7 @@ class SpeculativeFastRunner:
         draft_sampler: FusedLogitsSampler | ProcessedSampler | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         adaptive: bool = False,
+        tree: TokenTree | Sequence[int] | None = None,
     ) -> None:
         check_model(target)
         if isinstance(num_speculative_tokens, bool) or not isinstance(num_speculative_tokens, int):
@@ -94,13 +104,19 @@ class SpeculativeFastRunner:
             max_cache_len = getattr(config, "max_position_embeddings", None)
             if max_cache_len is None:
                 raise ValueError("max_cache_len: expected a number, since the target's configuration has none")
-        rollback = num_speculative_tokens + 2
+        shape = None if tree is None else as_tree(tree)
+        if shape is not None:
+            num_speculative_tokens = shape.max_depth
+            if (widest := max(len(shape.children(node)) for node in shape.inner)) > config.vocab_size:
+                raise ValueError(f"tree: expected at most {config.vocab_size} tokens side by side, got {widest}")
+        rollback = 2 + (num_speculative_tokens if shape is None else len(shape))
         self.model = target
         self.num_speculative_tokens = num_speculative_tokens
         self._decoder = BlockDecoder(target, batch_size, max_cache_len, rollback, sampler)
         self._law = Law(self._decoder.runner.sampler)
         self._draft_sampler = draft_sampler
         self._draft, cost = self._made(draft, batch_size, max_cache_len, rollback)
+        self._tree = None if shape is None else TreeVerifier(shape, self._decoder, self._draft)
         self._length = DraftLength(num_speculative_tokens, cost, adaptive=adaptive)
         self._ends = _ends(eos_token_id).to(target.device)
         self._stats = SpeculativeStats()
@@ -238,13 +254,40 @@ class SpeculativeFastRunner:
         state = self._law.sampler.state[first:stop]
         self._settle(first, lengths)  # where the last pass failed
         clock = [time.perf_counter()]
+        verified = None
+        if self._tree is not None and guesses > 0:
+            verified = self._tree.run(self._law, guesses, first, self._text, lengths, state, clock)
+        if verified is None:
+            verified = self._in_line(guesses, first, lengths, state, clock)
+        fresh, kept, proposed, nodes = verified
+        counts, met = self._until_end(fresh, kept + 1)
+        counts = [0 if gone else n for n, gone in zip(counts, ended, strict=True)]
+        state[:, 2] += torch.tensor(counts, device=state.device)
+        lengths = [1 if gone else length + n for length, n, gone in zip(lengths, counts, ended, strict=True)]
+        self._settle(first, lengths)
+        for row, length, now, gone in zip(rows, lengths, met, ended, strict=True):
+            if not gone:
+                self._lengths[row], self._ended[row] = length, now
+        clock.append(time.perf_counter())
+
+        kept_counts = [(c, k) for c, k, gone in zip(proposed, kept.tolist(), ended, strict=True) if not gone]
+        self._length.note(kept_counts)
+        self._stats.note(
+            kept_counts, sum(n for n, gone in zip(nodes, ended, strict=True) if not gone), sum(counts), clock
+        )
+        tokens = torch.zeros(len(self._lengths), fresh.shape[1], dtype=torch.int64, device=state.device)
+        tokens[first:stop] = fresh
+        return tokens, counts
+
+    def _in_line(self, guesses: int, first: int, lengths: list[int], state: Tensor, clock: list[float]) -> Verified:
+        """A pass over guesses that follow one another."""
         proposal = self._draft.propose(guesses, first, self._text, lengths, state)
         clock.append(time.perf_counter())
 
         count = proposal.tokens.shape[1]
         ends = torch.tensor(lengths, device=state.device)
         span = ends[:, None] + torch.arange(-1, count, device=state.device)
-        own = self._text[first:stop]
+        own = self._text[first : first + len(lengths)]
         own.scatter_(1, span[:, 1:], proposal.tokens)
         logits = self._decoder.feed(own.gather(1, span), first)
         clock.append(time.perf_counter())
@@ -256,23 +299,7 @@ class SpeculativeFastRunner:
             picked = self._law.pick(logits, first, state, self._text, ends)
             kept, following = accept_equal(picked, proposal.tokens, torch.tensor(proposal.counts, device=state.device))
         own.scatter_(1, ends[:, None] + kept[:, None], following[:, None])
-        fresh = own.gather(1, span + 1)
-        counts, met = self._until_end(fresh, kept + 1)
-        counts = [0 if gone else n for n, gone in zip(counts, ended, strict=True)]
-        state[:, 2] += torch.tensor(counts, device=state.device)
-        lengths = [1 if gone else length + n for length, n, gone in zip(lengths, counts, ended, strict=True)]
-        self._settle(first, lengths)
-        for row, length, now, gone in zip(rows, lengths, met, ended, strict=True):
-            if not gone:
-                self._lengths[row], self._ended[row] = length, now
-        clock.append(time.perf_counter())
-
-        kept_counts = [(c, k) for c, k, gone in zip(proposal.counts, kept.tolist(), ended, strict=True) if not gone]
-        self._length.note(kept_counts)
-        self._stats.note(kept_counts, sum(counts), clock)
-        tokens = torch.zeros(len(self._lengths), count + 1, dtype=torch.int64, device=state.device)
-        tokens[first:stop] = fresh
-        return tokens, counts
+        return Verified(own.gather(1, span + 1), kept, proposal.counts, proposal.counts)
 
     def _settle(self, first: int, lengths: list[int]) -> None:
         """Takes back what the models hold of texts beyond these lengths; the last token of each has not been fed."""
@@ -323,8 +350,9 @@ class SpeculativeFastRunner:
 
     def stats(self) -> dict[str, float]:
         """What was decoded since the runner was made: ``passes`` of the target, ``tokens`` that came of them,
-        ``proposed`` and ``accepted`` guesses, ``acceptance_rate``, ``tokens_per_pass`` (of a row), and the seconds
-        spent, ``draft_seconds``, ``verify_seconds`` and ``accept_seconds``. On CUDA the latter are of the host."""
+        ``proposed`` and ``accepted`` guesses, ``acceptance_rate``, ``tokens_per_pass`` and ``nodes_per_pass`` (of a
+        row), and the seconds spent, ``draft_seconds``, ``verify_seconds`` and ``accept_seconds``. On CUDA the latter
+        are of the host. Of a tree, as many guesses count as proposed as its longest path has; all are nodes."""
         return self._stats.as_dict()
 
 

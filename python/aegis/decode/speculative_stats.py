@@ -12,15 +12,16 @@ class SpeculativeStats:
 
     def __init__(self) -> None:
         self._passes = self._rows = 0
-        self._tokens = 0
+        self._tokens = self._nodes = 0
         self._proposed = self._accepted = 0
         self._seconds = [0.0, 0.0, 0.0]
 
-    def note(self, rows: Sequence[tuple[int, int]], tokens: int, clock: Sequence[float]) -> None:
-        """A pass: of each row, the guesses and how many were kept; the tokens that came of it; when drafting began,
-        verification, acceptance, and when that ended."""
+    def note(self, rows: Sequence[tuple[int, int]], nodes: int, tokens: int, clock: Sequence[float]) -> None:
+        """A pass: of each row, the guesses and how many were kept; the nodes verified, of all rows; the tokens that
+        came of it; when drafting began, verification, acceptance, and when that ended."""
         self._passes += 1
         self._rows += len(rows)
+        self._nodes += nodes
         self._tokens += tokens
         self._proposed += sum(guesses for guesses, _ in rows)
         self._accepted += sum(kept for _, kept in rows)
@@ -37,6 +38,7 @@ class SpeculativeStats:
             "accepted": self._accepted,
             "acceptance_rate": self._accepted / self._proposed if self._proposed else float("nan"),
             "tokens_per_pass": self._tokens / self._rows if self._rows else float("nan"),
+            "nodes_per_pass": self._nodes / self._rows if self._rows else float("nan"),
             "draft_seconds": draft,
             "verify_seconds": verify,
             "accept_seconds": accept,

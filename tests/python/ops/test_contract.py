@@ -69,6 +69,12 @@ MIXED = {
         t(1, 2, 1, 8),
         t(1, dtype=torch.int64),
     ),
+    "kv_move_": lambda t: (
+        t(1, 2, 4, 8),
+        t(1, 2, 4, 8),
+        t(1, 1, dtype=torch.int64),
+        t(1, dtype=torch.int64),
+    ),
     "pack_ternary": lambda t: (t(4, 8), t(4)),
     "sample": lambda t: (t(2, 8), t(2, 4), t(2, 4, dtype=torch.int64)),
     "skinny_linear": lambda t: (t(2, 8), t(4, 8), t(4)),
