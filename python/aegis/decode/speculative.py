@@ -17,6 +17,7 @@ from aegis.decode.draft_length import DraftLength
 from aegis.decode.drafts import Draft, EarlyExit, ModelDraft, PromptLookup, PromptLookupDraft, first_layers
 from aegis.decode.huggingface import check_model
 from aegis.decode.law import Law
+from aegis.decode.overlap import OverlappedDraft
 from aegis.decode.runner import PREFILL_CHUNK
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 from aegis.decode.speculative_stats import SpeculativeStats
@@ -61,11 +62,18 @@ class SpeculativeFastRunner:
         adaptive: chooses the number of guesses before each pass by how many were kept so far, out of 1 to
             num_speculative_tokens. It is the same for all rows, so that a row's sampled tokens may then depend on its
             batch mates (their distribution does not).
+        overlap: drafts in a thread, ahead, while the target verifies: the block that follows if all guesses of this one
+            are kept and the draft knows what the target adds, in every row; else that was in vain. Tokens are the same.
+            Logits processors that both sample with are called by both threads. Only on a CPU; it gains where the
+            target leaves cores and memory bandwidth unused, and loses where it does not.
 
     Raises:
-        ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess.
+        ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess; overlap
+            on another device than a CPU.
 
-    Passes run eagerly, on CUDA too. One thread at a time.
+    Passes run eagerly, on CUDA too. One thread at a time. With ``overlap``, a step also raises RuntimeError where the
+    draft's thread has ended, or what it says is about another text (each guess comes with a checksum of the text), and
+    TimeoutError where it does not answer for minutes; a process that forks amid a text cannot go on in the child.
     """
 
     def __init__(
@@ -80,6 +88,7 @@ class SpeculativeFastRunner:
         draft_sampler: FusedLogitsSampler | ProcessedSampler | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         adaptive: bool = False,
+        overlap: bool = False,
     ) -> None:
         check_model(target)
         if isinstance(num_speculative_tokens, bool) or not isinstance(num_speculative_tokens, int):
@@ -94,14 +103,22 @@ class SpeculativeFastRunner:
             max_cache_len = getattr(config, "max_position_embeddings", None)
             if max_cache_len is None:
                 raise ValueError("max_cache_len: expected a number, since the target's configuration has none")
-        rollback = num_speculative_tokens + 2
+        if overlap and target.device.type != "cpu":
+            raise ValueError(f"overlap: expected models on a CPU, got some on {target.device}")
         self.model = target
         self.num_speculative_tokens = num_speculative_tokens
-        self._decoder = BlockDecoder(target, batch_size, max_cache_len, rollback, sampler)
+        self._decoder = BlockDecoder(target, batch_size, max_cache_len, num_speculative_tokens + 2, sampler)
         self._law = Law(self._decoder.runner.sampler)
         self._draft_sampler = draft_sampler
-        self._draft, cost = self._made(draft, batch_size, max_cache_len, rollback)
+        # A draft that works ahead takes back up to two blocks.
+        self._draft, cost = self._made(draft, batch_size, max_cache_len, 2 * num_speculative_tokens + 2)
         self._length = DraftLength(num_speculative_tokens, cost, adaptive=adaptive)
+        self._overlapped: OverlappedDraft | None = None
+        if overlap:
+            self._overlapped = OverlappedDraft(
+                self._draft, self._length, batch_size, num_speculative_tokens, max_cache_len
+            )
+            self._draft = self._overlapped
         self._ends = _ends(eos_token_id).to(target.device)
         self._stats = SpeculativeStats()
         self._stack: ExitStack | None = None
@@ -318,14 +335,19 @@ class SpeculativeFastRunner:
         """Draws with another sampler from the next prompt on; so does the draft, unless it was given its own."""
         self._decoder.runner.use_sampler(sampler)
         self._law = Law(sampler)
-        if isinstance(self._draft, ModelDraft):
-            self._draft.law = self._draft_law()
+        self._draft.use_law(self._draft_law())
 
     def stats(self) -> dict[str, float]:
         """What was decoded since the runner was made: ``passes`` of the target, ``tokens`` that came of them,
         ``proposed`` and ``accepted`` guesses, ``acceptance_rate``, ``tokens_per_pass`` (of a row), and the seconds
-        spent, ``draft_seconds``, ``verify_seconds`` and ``accept_seconds``. On CUDA the latter are of the host."""
-        return self._stats.as_dict()
+        spent: ``draft_seconds``, ``wait_seconds`` (of the target for guesses: the same, unless they overlap),
+        ``verify_seconds`` and ``accept_seconds``. On CUDA the latter are of the host. ``passes_ahead`` are those whose
+        guesses were begun before they were asked for."""
+        stats = self._stats.as_dict()
+        if self._overlapped is not None:
+            tally = self._overlapped.tally
+            stats |= {"draft_seconds": tally.seconds, "passes_ahead": tally.ahead}
+        return stats
 
 
 def _ends(tokens: int | Sequence[int] | None) -> Tensor:

@@ -38,6 +38,8 @@ class SpeculativeStats:
             "acceptance_rate": self._accepted / self._proposed if self._proposed else float("nan"),
             "tokens_per_pass": self._tokens / self._rows if self._rows else float("nan"),
             "draft_seconds": draft,
+            "wait_seconds": draft,
             "verify_seconds": verify,
             "accept_seconds": accept,
+            "passes_ahead": 0,
         }
