@@ -124,7 +124,9 @@ class OverlappedDraft:
 
     def _goes_on(self, texts: Texts, first: int, lengths: list[int], state: Tensor) -> bool:
         """Whether these are the texts of the last block, each with guesses that were kept and a token more."""
-        if self._held or first != texts.first or len(lengths) != len(texts.lengths):
+        if self._held or self._thread is None or self._thread.process != os.getpid():
+            return False
+        if first != texts.first or len(lengths) != len(texts.lengths):
             return False
         for old, new, count in zip(texts.lengths, lengths, self._counts, strict=True):
             if not (old < new <= old + count + 1 if old > 1 else new == 1):

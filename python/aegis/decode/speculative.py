@@ -239,9 +239,9 @@ class SpeculativeFastRunner:
         first, last = live[0], live[-1]
         for row in range(first, last):
             if self._ended[row] and row not in self._retired:
+                self._draft.retire(row)
                 self._retired[row] = self.text(row)
                 self._decoder.retire(row)
-                self._draft.retire(row)
         tokens, counts = self._pass(min(self._length.now, room), first, last + 1)
         before = [0] * first
         after = [0] * (len(self._lengths) - last - 1)
@@ -325,8 +325,8 @@ class SpeculativeFastRunner:
 
     def reset(self) -> None:
         """Forgets the text, for a new prompt. The samplers' states stay as they are, and so does what was counted."""
+        self._draft.reset()  # which may fail, where it waits for a thread
         self._decoder.reset()
-        self._draft.reset()
         self._length.reset()
         self._lengths, self._ended = [], []
         self._retired.clear()
