@@ -175,8 +175,7 @@ class OverlappedDraft:
         except BrokenPipeError:
             answer = _NOTHING
         if not len(answer):  # the thread has ended, or is about to
-            thread.end(WAIT_SECONDS)
-            self._thread = None
+            self._close()
         self._holding = 0
         self._held = True
 
@@ -226,11 +225,10 @@ class OverlappedDraft:
 
     def _close(self) -> None:
         """Ends the thread. Raises RuntimeError where it does not end."""
-        thread, self._thread, self._texts = self._thread, None, None
-        self._held, self._holding = True, 0
-        if thread is None:
-            return
-        assert self._end is not None
-        self._end.detach()
-        if not thread.end(WAIT_SECONDS) and thread.process == os.getpid():
+        self._texts = None
+        if self._thread is not None and not self._thread.end(WAIT_SECONDS):
             raise RuntimeError(f"draft: expected its thread to end within {WAIT_SECONDS} seconds, but it is at work")
+        if self._end is not None:
+            self._end.detach()
+        self._thread, self._end = None, None
+        self._held, self._holding = True, 0

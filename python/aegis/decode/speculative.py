@@ -163,9 +163,9 @@ class SpeculativeFastRunner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._stack is not None:
-            self._stack.close()
-            self._stack = None
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
 
     # --- decoding ------------------------------------------------------------------------------------------------
 

@@ -276,8 +276,7 @@ def test_a_thread_that_has_ended_is_an_error_and_is_replaced(llama, monkeypatch)
             patch.setattr(overlap_thread, "block", ends)
             patch.setattr(overlap_thread.DraftThread, "_answer", ends)
             with pytest.raises(RuntimeError, match="guesses of its thread, which has ended: SystemExit"):
-                for _ in range(3):
-                    runner.step()
+                runner.step()
         assert not drafting()
         goes_on(runner, want)
 
@@ -384,6 +383,27 @@ def test_closing_in_the_middle_and_beginning_again(llama):
         with runner:  # the text has stayed
             goes_on(runner, want)
             runner.reset()
+
+
+def test_a_thread_that_does_not_end_keeps_its_draft(llama, monkeypatch):
+    """The error says so; the runner does nothing until the thread has ended, and then goes on."""
+    runner, draft, ids, want = scripted(llama)
+    begun, released = threading.Event(), threading.Event()
+    draft.happens = {2: lambda: (begun.set(), released.wait())}
+    with monkeypatch.context() as patch:
+        patch.setattr(overlap, "WAIT_SECONDS", 0.2)
+        runner.__enter__()
+        runner.prefill(ids)
+        runner.step()
+        assert begun.wait(60)
+        with pytest.raises(RuntimeError, match=r"its thread to end within 0\.2 seconds, but it is at work"):
+            runner.__exit__(None, None, None)
+        with pytest.raises(RuntimeError, match="but it is at work"), runner:
+            runner.step()
+    released.set()
+    with runner:
+        goes_on(runner, want)
+    assert not drafting()
 
 
 def test_a_runner_that_is_dropped_takes_its_thread_along(llama):
