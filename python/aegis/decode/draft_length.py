@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 __all__ = ["DraftLength"]
@@ -39,6 +40,12 @@ class DraftLength:
         self._kept = self._kept * _MEMORY + sum(kept for _, kept in rows)
         chance = min(self._kept / self._tried, 0.99)
         self.now = max(range(1, self._most + 1), key=lambda k: self._gain(chance, k))
+
+    def foreseen(self, rows: Sequence[tuple[int, int]]) -> int:
+        """What ``now`` would be after such a pass."""
+        twin = copy.copy(self)
+        twin.note(rows)
+        return twin.now
 
     def _gain(self, chance: float, k: int) -> float:
         return (1 - chance ** (k + 1)) / (1 - chance) / (1 + k * self._cost)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -72,10 +72,16 @@ class Proposal(NamedTuple):
 class Draft(Protocol):
     """Text is (rows, columns) int64, of which row r has ``lengths[r]``; guesses are written behind that."""
 
+    before_pass: Callable[[], object] | None
+    """Called before each pass of a model that guesses. What it raises ends that; settle() takes the rest back."""
+
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int) -> None: ...
 
     def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
         """Guesses up to ``count`` tokens for rows first, first + 1, ... whose lengths and random states are given."""
+
+    def follow(self, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Tensor | None:
+        """(b,) int64: what the target may add to each text if it keeps all of it; None where there is no guess."""
 
     def settle(self, first: int, lengths: list[int]) -> None:
         """The rows' texts are so long now, whatever was guessed."""
@@ -83,6 +89,9 @@ class Draft(Protocol):
     def retire(self, row: int) -> None: ...
 
     def reset(self) -> None: ...
+
+    def use_law(self, law: Law) -> None:
+        """What guesses are drawn from, from the next prompt on."""
 
     def entered(self) -> AbstractContextManager[Any]: ...
 
@@ -93,21 +102,21 @@ class ModelDraft:
     def __init__(self, decoder: BlockDecoder, law: Law) -> None:
         self.decoder = decoder
         self.law = law
+        self.before_pass: Callable[[], object] | None = None
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int) -> None:
         self.law.begin(input_ids.shape[1])
         self.decoder.prefill(input_ids, attention_mask, chunk, None)
 
     def catch_up(self, first: int, text: Tensor, lengths: list[int]) -> Tensor:
-        """Feeds what the model has not seen, and returns logits (b, 1, V) for what follows."""
+        """Feeds what the cache lacks of each row, as many tokens of all; logits (b, 1, V) for what follows."""
         batch = len(lengths)
         seen = self.decoder.lengths(first, batch)
         unseen = max(length - have for length, have in zip(lengths, seen, strict=True))
         self.decoder.keep(first, [max(length - unseen, 0) for length in lengths])
         ends = torch.tensor(lengths, device=text.device)
-        own = text[first : first + batch]
         columns = (ends[:, None] + torch.arange(-unseen, 0, device=text.device)).clamp(min=0)
-        return self.decoder.feed(own.gather(1, columns), first)[:, -1:]
+        return self._feed(text[first : first + batch].gather(1, columns), first)[:, -1:]
 
     def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
         batch = len(lengths)
@@ -117,7 +126,7 @@ class ModelDraft:
         distributions = []
         for step in range(count):
             if step > 0:
-                logits = self.decoder.feed(own.gather(1, ends[:, None] + (step - 1)), first)
+                logits = self._feed(own.gather(1, ends[:, None] + (step - 1)), first)
             tokens, distribution = self._pick(logits, first, state, text, ends, step)
             distributions.append(distribution)
             own.scatter_(1, ends[:, None] + step, tokens[:, None])
@@ -125,15 +134,33 @@ class ModelDraft:
         q = torch.stack(distributions, 1) if count > 0 and not self.law.greedy else None  # type: ignore[arg-type]
         return Proposal(tokens, [count] * batch, q)
 
+    def follow(self, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Tensor:
+        """Draws with the number that the target will: near distributions then give the same token more often."""
+        logits = self.catch_up(first, text, lengths)
+        ends = torch.tensor(lengths, device=text.device)
+        return self._pick(logits, first, state, text, ends, 0, Domain.BONUS)[0]
+
+    def _feed(self, tokens: Tensor, first: int) -> Tensor:
+        if self.before_pass is not None:
+            self.before_pass()
+        return self.decoder.feed(tokens, first)
+
     def _pick(
-        self, logits: Tensor, first: int, state: Tensor, text: Tensor, ends: Tensor, step: int
+        self,
+        logits: Tensor,
+        first: int,
+        state: Tensor,
+        text: Tensor,
+        ends: Tensor,
+        step: int,
+        domain: Domain = Domain.DRAFT,
     ) -> tuple[Tensor, Tensor | None]:
         if self.law.greedy:
             return self.law.pick(logits, first, state, text, ends + step)[:, 0], None
         distribution = self.law.probabilities(logits, first, text, ends + step)[:, 0]
         here = state.clone()
         here[:, 2] += step
-        here[:, 3] = Domain.DRAFT
+        here[:, 3] = domain
         return draw(distribution, here), distribution
 
     def settle(self, first: int, lengths: list[int]) -> None:
@@ -145,6 +172,9 @@ class ModelDraft:
     def reset(self) -> None:
         self.decoder.reset()
 
+    def use_law(self, law: Law) -> None:
+        self.law = law
+
     def entered(self) -> AbstractContextManager[Any]:
         return self.decoder.runner
 
@@ -154,6 +184,7 @@ class PromptLookupDraft:
 
     def __init__(self, lookup: PromptLookup) -> None:
         self.lookup = lookup
+        self.before_pass: Callable[[], object] | None = None  # there are no passes
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int) -> None:
         pass
@@ -167,6 +198,10 @@ class PromptLookupDraft:
             guesses[row, : len(tokens)] = tokens
         return Proposal(torch.from_numpy(guesses).to(text.device), counts, None)
 
+    def follow(self, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Tensor | None:
+        guess = self.propose(1, first, text, lengths, state)
+        return guess.tokens[:, 0] if min(guess.counts) > 0 else None
+
     def settle(self, first: int, lengths: list[int]) -> None:
         pass
 
@@ -174,6 +209,9 @@ class PromptLookupDraft:
         pass
 
     def reset(self) -> None:
+        pass
+
+    def use_law(self, law: Law) -> None:
         pass
 
     def entered(self) -> AbstractContextManager[Any]:

@@ -42,6 +42,7 @@ def generate(
     draft: Any = None,
     num_speculative_tokens: int | None = None,
     draft_sampler: FusedLogitsSampler | ProcessedSampler | None = None,
+    overlap: bool = False,
     stop_sequences: Sequence[Sequence[int]] = (),
     callback: Callable[[Tensor], object] | None = None,
     progress: bool = False,
@@ -67,6 +68,7 @@ def generate(
             ``prompt_lookup_num_tokens``, ``assistant_early_exit``, ``num_assistant_tokens``.
         num_speculative_tokens: guesses for one pass, 4 if not given.
         draft_sampler: of the draft.
+        overlap: drafts in a thread while the model verifies; see there when that gains.
         stop_sequences: token sequences after which a row is finished; they stay in the result.
         callback: called after each step with its tokens, (B,) int64 on the host. Its result is ignored.
         progress: shows a bar with tokens per second.
@@ -104,6 +106,7 @@ def generate(
             "draft": asked.draft,
             "num_speculative_tokens": asked.guesses,
             "draft_sampler": draft_sampler,
+            "overlap": overlap or None,
             "stop_sequences": stop_sequences,
             "progress": progress,
         }
@@ -125,7 +128,7 @@ def generate(
     sampler = plain.after(fused.before) if fused.before else plain
     again = runner is not None
     room = longest - 1  # the last token is never fed
-    asked = asked_by_config(generation_config, draft, num_speculative_tokens)
+    asked = asked_by_config(generation_config, draft, num_speculative_tokens)._replace(overlap=overlap)
     asked.check(runner, mode, draft_sampler, _usable(cache))
     if asked.draft is not None:
         runner = asked.runner(model, rows, room, sampler, draft_sampler)

@@ -17,6 +17,7 @@ from aegis.decode.draft_length import DraftLength
 from aegis.decode.drafts import Draft, EarlyExit, ModelDraft, PromptLookup, PromptLookupDraft, first_layers
 from aegis.decode.huggingface import check_model
 from aegis.decode.law import Law
+from aegis.decode.overlap import OverlappedDraft
 from aegis.decode.runner import PREFILL_CHUNK
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 from aegis.decode.speculative_stats import SpeculativeStats
@@ -69,12 +70,18 @@ class SpeculativeFastRunner:
             kept by multi-round rejection (Miao et al. 2023), the others if the target's sampler picks them. A
             PromptLookup fills as many nodes with what followed several matches. The cache has room for as many tokens
             as before; near its end trees are smaller. A pass over n nodes costs what n + 1 tokens cost: see the guide.
+        overlap: drafts in a thread, ahead, while the target verifies: the block that follows if all guesses of this one
+            are kept and the draft knows what the target adds, in every row; else that was in vain. Tokens are the same.
+            Logits processors that both sample with are called by both threads. Only on a CPU; it gains where the
+            target leaves cores and memory bandwidth unused, and loses where it does not.
 
     Raises:
         ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess; a tree
-            that is none, or wider than the vocabulary.
+            that is none, or wider than the vocabulary; overlap on another device than a CPU, or with a tree.
 
-    Passes run eagerly, on CUDA too. One thread at a time.
+    Passes run eagerly, on CUDA too. One thread at a time. With ``overlap``, a step also raises RuntimeError where the
+    draft's thread has ended, or what it says is about another text (each guess comes with a checksum of the text), and
+    TimeoutError where it does not answer for minutes; a process that forks amid a text cannot go on in the child.
     """
 
     def __init__(
@@ -90,6 +97,7 @@ class SpeculativeFastRunner:
         eos_token_id: int | Sequence[int] | None = None,
         adaptive: bool = False,
         tree: TokenTree | Sequence[int] | None = None,
+        overlap: bool = False,
     ) -> None:
         check_model(target)
         if isinstance(num_speculative_tokens, bool) or not isinstance(num_speculative_tokens, int):
@@ -109,15 +117,26 @@ class SpeculativeFastRunner:
             num_speculative_tokens = shape.max_depth
             if (widest := max(len(shape.children(node)) for node in shape.inner)) > config.vocab_size:
                 raise ValueError(f"tree: expected at most {config.vocab_size} tokens side by side, got {widest}")
-        rollback = 2 + (num_speculative_tokens if shape is None else len(shape))
+        if overlap and target.device.type != "cpu":
+            raise ValueError(f"overlap: expected models on a CPU, got some on {target.device}")
+        if overlap and shape is not None:
+            raise ValueError(f"overlap: expected False with a tree, whose guesses are made in one go, got {overlap!r}")
+        nodes = num_speculative_tokens if shape is None else len(shape)
         self.model = target
         self.num_speculative_tokens = num_speculative_tokens
-        self._decoder = BlockDecoder(target, batch_size, max_cache_len, rollback, sampler)
+        self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler)
         self._law = Law(self._decoder.runner.sampler)
         self._draft_sampler = draft_sampler
-        self._draft, cost = self._made(draft, batch_size, max_cache_len, rollback)
+        # A draft that works ahead takes back up to two blocks.
+        self._draft, cost = self._made(draft, batch_size, max_cache_len, 2 * nodes + 2)
         self._tree = None if shape is None else TreeVerifier(shape, self._decoder, self._draft)
         self._length = DraftLength(num_speculative_tokens, cost, adaptive=adaptive)
+        self._overlapped: OverlappedDraft | None = None
+        if overlap:
+            self._overlapped = OverlappedDraft(
+                self._draft, self._length, batch_size, num_speculative_tokens, max_cache_len
+            )
+            self._draft = self._overlapped
         self._ends = _ends(eos_token_id).to(target.device)
         self._stats = SpeculativeStats()
         self._stack: ExitStack | None = None
@@ -162,9 +181,9 @@ class SpeculativeFastRunner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._stack is not None:
-            self._stack.close()
-            self._stack = None
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
 
     # --- decoding ------------------------------------------------------------------------------------------------
 
@@ -238,9 +257,9 @@ class SpeculativeFastRunner:
         first, last = live[0], live[-1]
         for row in range(first, last):
             if self._ended[row] and row not in self._retired:
+                self._draft.retire(row)
                 self._retired[row] = self.text(row)
                 self._decoder.retire(row)
-                self._draft.retire(row)
         tokens, counts = self._pass(min(self._length.now, room), first, last + 1)
         before = [0] * first
         after = [0] * (len(self._lengths) - last - 1)
@@ -335,8 +354,8 @@ class SpeculativeFastRunner:
 
     def reset(self) -> None:
         """Forgets the text, for a new prompt. The samplers' states stay as they are, and so does what was counted."""
+        self._draft.reset()  # which may fail, where it waits for a thread
         self._decoder.reset()
-        self._draft.reset()
         self._length.reset()
         self._lengths, self._ended = [], []
         self._retired.clear()
@@ -345,15 +364,20 @@ class SpeculativeFastRunner:
         """Draws with another sampler from the next prompt on; so does the draft, unless it was given its own."""
         self._decoder.runner.use_sampler(sampler)
         self._law = Law(sampler)
-        if isinstance(self._draft, ModelDraft):
-            self._draft.law = self._draft_law()
+        self._draft.use_law(self._draft_law())
 
     def stats(self) -> dict[str, float]:
         """What was decoded since the runner was made: ``passes`` of the target, ``tokens`` that came of them,
         ``proposed`` and ``accepted`` guesses, ``acceptance_rate``, ``tokens_per_pass`` and ``nodes_per_pass`` (of a
-        row), and the seconds spent, ``draft_seconds``, ``verify_seconds`` and ``accept_seconds``. On CUDA the latter
-        are of the host. Of a tree, as many guesses count as proposed as its longest path has; all are nodes."""
-        return self._stats.as_dict()
+        row), and the seconds spent: ``draft_seconds``, ``wait_seconds`` (of the target for guesses: the same, unless
+        they overlap), ``verify_seconds`` and ``accept_seconds``. On CUDA the latter are of the host. Of a tree, as many
+        guesses count as proposed as its longest path has; all are nodes. ``passes_ahead`` are those whose guesses were
+        begun before they were asked for."""
+        stats = self._stats.as_dict()
+        if self._overlapped is not None:
+            tally = self._overlapped.tally
+            stats |= {"draft_seconds": tally.seconds, "passes_ahead": tally.ahead}
+        return stats
 
 
 def _ends(tokens: int | Sequence[int] | None) -> Tensor:

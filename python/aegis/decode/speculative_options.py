@@ -17,12 +17,16 @@ class Speculation(NamedTuple):
 
     draft: Any
     guesses: int | None
+    overlap: bool = False
 
     def check(self, runner: Any, mode: str, draft_sampler: Any, cache: Any) -> None:
         """Raises ValueError for arguments that do not go together."""
         if self.draft is None:
-            if runner is None and (self.guesses is not None or draft_sampler is not None):
+            if self.overlap and runner is not None:
+                raise ValueError("overlap: expected False beside a runner, which was made with it or without")
+            if runner is None and (self.guesses is not None or draft_sampler is not None or self.overlap):
                 name = "num_speculative_tokens" if self.guesses is not None else "draft_sampler"
+                name = "overlap" if self.overlap else name
                 raise ValueError(f"{name}: expected a draft beside it, got none")
             return
         if runner is not None:
@@ -44,6 +48,7 @@ class Speculation(NamedTuple):
             max_cache_len=max_cache_len,
             sampler=sampler,
             draft_sampler=draft_sampler,
+            overlap=self.overlap,
         )
 
 

@@ -40,6 +40,8 @@ class SpeculativeStats:
             "tokens_per_pass": self._tokens / self._rows if self._rows else float("nan"),
             "nodes_per_pass": self._nodes / self._rows if self._rows else float("nan"),
             "draft_seconds": draft,
+            "wait_seconds": draft,
             "verify_seconds": verify,
             "accept_seconds": accept,
+            "passes_ahead": 0,
         }
