@@ -30,7 +30,8 @@ if(AEGIS_CUDA_ENABLED)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   find_package(CUDAToolkit REQUIRED)
-  add_library(aegis_cuda OBJECT csrc/kernels/cuda/extract_batch.cu csrc/kernels/cuda/float8_linear.cu
+  add_library(aegis_cuda OBJECT csrc/kernels/cuda/decode_attention.cu csrc/kernels/cuda/extract_batch.cu
+                                csrc/kernels/cuda/float8_linear.cu
                                 csrc/kernels/cuda/float8_quantize.cu csrc/kernels/cuda/float8_tiles.cu
                                 csrc/kernels/cuda/gather_records.cu csrc/kernels/cuda/tma_map.cpp
                                 csrc/kernels/cuda/gather_records_scaled.cu csrc/kernels/cuda/kv_append_.cu

@@ -74,6 +74,7 @@ aegis_simt_test(convert plain)
 # Kernels of realistic shape that are no part of the library.
 aegis_simt_test(example_kernels)
 # The library's CUDA kernels, each against its scalar oracle.
+aegis_simt_test(decode_attention)
 aegis_simt_test(extract_batch)
 aegis_simt_test(float8_linear)
 aegis_simt_test(float8_quantize)

@@ -38,6 +38,7 @@ ORDER = [
     "bench_gather_records_scaled",
     "bench_sample",
     "bench_decode_attention",
+    "bench_paged_cache",
     "bench_skinny_linear",
     "bench_ternary_linear",
     "bench_float8_linear",

@@ -36,7 +36,7 @@ int64_t PageTable::begin(uint32_t sequence, std::span<const uint32_t> tokens) {
     if (records_[page].fill == block_size_) made.contents.push_back(records_[page].content);
   }
   counts_.shared += std::ssize(shared);
-  made.length = there;
+  made.length = made.known = there;
   put(made, sequence, tokens.subspan(static_cast<size_t>(there)));
   const int64_t partial = count % block_size_;
   if (partial != 0 && there < count) {
@@ -48,6 +48,7 @@ int64_t PageTable::begin(uint32_t sequence, std::span<const uint32_t> tokens) {
 
 /// Writes tokens behind those of a sequence whose last page is its own; the room was checked.
 void PageTable::put(Sequence& sequence, uint32_t owner, std::span<const uint32_t> tokens) {
+  const bool known = sequence.known == sequence.length;
   while (!tokens.empty()) {
     const int64_t at = sequence.length % block_size_;
     if (at == 0) {
@@ -58,35 +59,45 @@ void PageTable::put(Sequence& sequence, uint32_t owner, std::span<const uint32_t
     const auto count = std::min<size_t>(tokens.size(), static_cast<size_t>(block_size_ - at));
     std::copy_n(tokens.begin(), count, tokens_of(page) + at);
     sequence.length += static_cast<int64_t>(count);
+    if (known) sequence.known = sequence.length;
     tokens = tokens.subspan(count);
     if (sequence.length % block_size_ == 0) {
       const uint64_t behind = sequence.contents.empty() ? 0 : sequence.contents.back();
-      sequence.contents.push_back(index(page, behind, block_size_));
+      sequence.contents.push_back(known ? index(page, behind, block_size_) : ++contents_);
     }
   }
 }
 
-PageTable::Copy PageTable::append(uint32_t sequence, std::span<const uint32_t> tokens) {
-  Sequence& grown = of(sequence);
-  Copy copy = {kNoPage, kNoPage};
-  if (tokens.empty()) return copy;
-  const bool partial = grown.length % block_size_ != 0;
-  const bool shared = partial && records_[grown.pages.back()].references > 1;
-  const int64_t more = blocks(grown.length + std::ssize(tokens)) - std::ssize(grown.pages);
-  check_room(more + shared, 0);
+/// Whether what is added to a sequence would be written into a page that others hold too.
+bool PageTable::last_is_shared(const Sequence& sequence) const {
+  return sequence.length % block_size_ != 0 && records_[sequence.pages.back()].references > 1;
+}
 
-  tick();
-  if (shared) {
-    copy.from = grown.pages.back();
-    copy.to = take(sequence, records_[copy.from].block);
+/// Makes the last page of a sequence one to be written; the room was checked.
+PageTable::Copy PageTable::make_last_own(Sequence& sequence, uint32_t owner) {
+  Copy copy = {kNoPage, kNoPage};
+  if (last_is_shared(sequence)) {
+    copy.from = sequence.pages.back();
+    copy.to = take(owner, records_[copy.from].block);
     std::copy_n(tokens_of(copy.from), block_size_, tokens_of(copy.to));
-    grown.pages.back() = copy.to;
+    sequence.pages.back() = copy.to;
     let_go(copy.from);
     ++counts_.copied;
-  } else if (partial) {
-    unindex(grown.pages.back());  // its content changes
-    shadow(grown.pages.back());
+  } else if (sequence.length % block_size_ != 0) {
+    unindex(sequence.pages.back());  // its content changes
+    shadow(sequence.pages.back());
   }
+  return copy;
+}
+
+PageTable::Copy PageTable::append(uint32_t sequence, std::span<const uint32_t> tokens) {
+  Sequence& grown = of(sequence);
+  if (tokens.empty()) return {kNoPage, kNoPage};
+  const int64_t more = blocks(grown.length + std::ssize(tokens)) - std::ssize(grown.pages);
+  check_room(more + last_is_shared(grown), 0);
+
+  tick();
+  const Copy copy = make_last_own(grown, sequence);
   put(grown, sequence, tokens);
   debug_check();
   return copy;
@@ -102,6 +113,7 @@ void PageTable::crop(uint32_t sequence, int64_t length) {
     cut.pages.pop_back();
   }
   cut.length = length;
+  cut.known = std::min(cut.known, length);
   cut.contents.resize(static_cast<size_t>(length / block_size_));
   debug_check();
 }
@@ -166,6 +178,7 @@ void PageTable::check_invariants() const {
   for (const auto& [number, sequence] : sequences_) {
     must(std::ssize(sequence.pages) == blocks(sequence.length), "a sequence's pages", number);
     must(std::ssize(sequence.contents) == sequence.length / block_size_, "its contents", number);
+    must(0 <= sequence.known && sequence.known <= sequence.length, "what is known of it", number);
     for (uint32_t page : sequence.pages) ++references[page];
   }
   std::vector<uint8_t> seen(records_.size());

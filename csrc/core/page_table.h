@@ -79,12 +79,27 @@ class PageTable {
   /// is written before another sequence is read.
   int64_t begin(uint32_t sequence, std::span<const uint32_t> tokens);
 
+  /// How many of these tokens, from the first on and in full blocks, begin() would find there.
+  int64_t lookup(std::span<const uint32_t> tokens) const;
+
   struct Copy {
     uint32_t from, to;
   };
   /// More tokens. Returns the page to copy before they are written, where the last one was shared;
   /// both are kNoPage otherwise. Throws PagesExhausted.
   Copy append(uint32_t sequence, std::span<const uint32_t> tokens);
+
+  /// More tokens for several sequences, as many as make their lengths `lengths`, or none where one
+  /// is that long; which tokens they are is not known, so that nobody shares their blocks until
+  /// tell(). Returns the pages to copy before anything is written. Throws PagesExhausted.
+  std::vector<Copy> extend(std::span<const uint32_t> sequences, std::span<const int64_t> lengths);
+
+  /// What the first tokens of a sequence are that are not known: tokens that have been written, at
+  /// most as many as there are. Blocks that are known and full can be shared from now on.
+  void tell(uint32_t sequence, std::span<const uint32_t> tokens);
+
+  /// Tokens of a sequence, from the first on, that are known.
+  int64_t known(uint32_t sequence) const { return of(sequence).known; }
 
   /// Takes tokens off the end, down to `length`, at most what it has.
   void crop(uint32_t sequence, int64_t length);
@@ -142,6 +157,7 @@ class PageTable {
     std::vector<uint32_t> pages;
     std::vector<uint64_t> contents;  // of the full blocks
     int64_t length = 0;
+    int64_t known = 0;  // tokens, from the first on; a block that is not has a content of its own
   };
 
   const Sequence& of(uint32_t sequence) const;
@@ -166,6 +182,8 @@ class PageTable {
   void unlink(uint32_t page);
   void shadow(uint32_t page);
   void tick();
+  bool last_is_shared(const Sequence& sequence) const;
+  Copy make_last_own(Sequence& sequence, uint32_t owner);
   void put(Sequence& sequence, uint32_t owner, std::span<const uint32_t> tokens);
   void debug_check() const;
 

@@ -9,9 +9,11 @@
 
 namespace aegis::kernels {
 
-/// What a kernel reads and writes. Position p of a cache row lies in slot p mod `slots`. All
-/// pointers are in host memory, aligned to their elements and no further; nothing is owned. Strides
-/// are in elements; those of the last dimension are 1. `Element` is float, Half or BFloat16.
+/// What a kernel reads and writes. Position p of a cache row lies in slot p mod `slots` of that
+/// row; where there are blocks, of page blocks[row][p div slots], and a page is what is a row of
+/// keys elsewhere. All pointers are in one memory (host or one GPU), aligned to their elements and
+/// no further; nothing is owned. Strides are in elements; those of the last dimension are 1.
+/// `Element` is float, Half or BFloat16.
 ///
 /// For each query head, over the positions p of its range:
 ///   score(p) = scale · query·key(p), then softcap · tanh(score / softcap) where softcap > 0
@@ -35,7 +37,9 @@ struct DecodeAttention {
   int64_t slots;
   int64_t head_size;
   float scale;
-  float softcap;  ///< 0: none
+  float softcap;                    ///< 0: none
+  const int64_t* blocks = nullptr;  ///< pages of each row, or null
+  int64_t block_row = 0;            ///< from a row of blocks to the next
 };
 
 /// Long ranges are cut into pieces that threads work on side by side, each with a softmax of its
@@ -44,7 +48,7 @@ struct AttentionPiece {
   int64_t batch_row;
   int64_t cache_row;
   int64_t key_head;
-  int64_t begin, end;  ///< positions, 0 <= begin < end <= begin + slots
+  int64_t begin, end;  ///< positions, 0 <= begin < end; without blocks, end <= begin + slots
 };
 
 /// Positions in a piece, at most. The pieces of a range depend on its length and on nothing else,

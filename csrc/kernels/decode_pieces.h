@@ -27,31 +27,45 @@ namespace aegis::kernels {
 
 constexpr int64_t kBlock = 64;  // positions
 
+/// 1 to kBlock adjacent slots of a buffer.
 template <class Lanes>
-struct AttentionBlock {
+struct BlockOfSlots {
   using Element = typename Lanes::Element;
   const Element* keys;
   const Element* values;
-  int64_t count;  ///< 1 to kBlock, adjacent slots
+  int64_t key_slot, value_slot;
+  int64_t count;
+
+  const Element* key(int64_t position) const { return keys + position * key_slot; }
+  const Element* value(int64_t position) const { return values + position * value_slot; }
+};
+
+/// 1 to kBlock positions wherever their pages are. The same arithmetic in the same order.
+template <class Lanes>
+struct BlockOfPages {
+  using Element = typename Lanes::Element;
+  const Element* keys[kBlock];
+  const Element* values[kBlock];
+  int64_t count;
+
+  const Element* key(int64_t position) const { return keys[position]; }
+  const Element* value(int64_t position) const { return values[position]; }
 };
 
 /// Scores of `Queries` heads: kBlock floats for each at `scores`, −∞ behind the block's end.
-template <class Lanes, int Queries>
-inline void block_scores(const DecodeAttention<typename Lanes::Element>& job,
-                         const AttentionBlock<Lanes>& block, const typename Lanes::Element* query,
-                         float* scores) {
+template <class Lanes, int Queries, class Block>
+inline void block_scores(const DecodeAttention<typename Lanes::Element>& job, const Block& block,
+                         const typename Lanes::Element* query, float* scores) {
   using Element = typename Lanes::Element;
   using Floats = typename Lanes::Floats;
   for (int64_t at = 0; at < block.count; at += 4) {
     const Element* keys[4];
     for (int64_t i = 0; i < 4; ++i) {  // behind the end: the last one again
-      const int64_t position = at + i < block.count ? at + i : block.count - 1;
-      keys[i] = block.keys + position * job.key_slot;
+      keys[i] = block.key(at + i < block.count ? at + i : block.count - 1);
     }
     // The values are wanted next, and behind the end of a block no hardware looks ahead.
-    const Element* values = block.values + at * job.value_slot;
     for (int64_t i = 0; i < 4 && at + i < block.count; ++i) {
-      const char* line = reinterpret_cast<const char*>(values + i * job.value_slot);
+      const char* line = reinterpret_cast<const char*>(block.value(at + i));
       const int64_t bytes = job.head_size * static_cast<int64_t>(sizeof(Element));
       for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(line + b, 0, 3);
     }
@@ -113,10 +127,10 @@ inline float block_weights(float* scores, int64_t count, float* part) {
 }
 
 /// Elements [i, i + Steps · kWidth) of the sums, or [i, i + n).
-template <class Lanes, int Queries, int Steps, class... Count>
-inline void add_values(const DecodeAttention<typename Lanes::Element>& job,
-                       const AttentionBlock<Lanes>& block, const float* weights, const float* kept,
-                       float* parts, int64_t i, Count... n) {
+template <class Lanes, int Queries, int Steps, class Block, class... Count>
+inline void add_values(const DecodeAttention<typename Lanes::Element>& job, const Block& block,
+                       const float* weights, const float* kept, float* parts, int64_t i,
+                       Count... n) {
   using Floats = typename Lanes::Floats;
   constexpr int kTile = Steps * Lanes::kVectors;
   const int64_t stride = part_size(job.head_size);
@@ -130,8 +144,8 @@ inline void add_values(const DecodeAttention<typename Lanes::Element>& job,
       sums[q * kTile + t] = Lanes::mul(Lanes::load(at + q * stride + t * Lanes::kFloats), factor);
     }
   }
-  const typename Lanes::Element* row = block.values + i;
-  for (int64_t position = 0; position < block.count; ++position, row += job.value_slot) {
+  for (int64_t position = 0; position < block.count; ++position) {
+    const typename Lanes::Element* row = block.value(position) + i;
     Floats values[kTile];
 #pragma GCC unroll 4
     for (int s = 0; s < Steps; ++s) {
@@ -155,10 +169,9 @@ inline void add_values(const DecodeAttention<typename Lanes::Element>& job,
   }
 }
 
-template <class Lanes, int Queries>
-inline void attend_block(const DecodeAttention<typename Lanes::Element>& job,
-                         const AttentionBlock<Lanes>& block, const typename Lanes::Element* query,
-                         float* parts) {
+template <class Lanes, int Queries, class Block>
+inline void attend_block(const DecodeAttention<typename Lanes::Element>& job, const Block& block,
+                         const typename Lanes::Element* query, float* parts) {
   alignas(64) float weights[Queries * kBlock];
   float kept[Queries];
   block_scores<Lanes, Queries>(job, block, query, weights);
@@ -178,6 +191,70 @@ inline void attend_block(const DecodeAttention<typename Lanes::Element>& job,
   if (i < size) add_values<Lanes, Queries, 1>(job, block, weights, kept, parts, i, size - i);
 }
 
+/// All heads of a group.
+template <class Lanes, class Block>
+inline void attend_group(const DecodeAttention<typename Lanes::Element>& job, const Block& block,
+                         const typename Lanes::Element* query, float* parts) {
+  for (int64_t member = 0, step = 0; member < job.group; member += step) {
+    const int64_t members = job.group - member;
+    const auto* heads = query + member * job.query_head;
+    float* part = parts + member * part_size(job.head_size);
+    if (Lanes::kQueries >= 4 && members >= 4) {
+      step = 4;
+      attend_block<Lanes, Lanes::kQueries>(job, block, heads, part);
+    } else if (members >= 2) {
+      step = 2;
+      attend_block<Lanes, 2>(job, block, heads, part);
+    } else {
+      step = 1;
+      attend_block<Lanes, 1>(job, block, heads, part);
+    }
+  }
+}
+
+/// Slots of one buffer, which may go round its end.
+template <class Lanes>
+inline void attend_slots(const DecodeAttention<typename Lanes::Element>& job,
+                         const AttentionPiece& piece, const typename Lanes::Element* query,
+                         float* parts) {
+  const auto* keys = job.keys + piece.cache_row * job.key_row + piece.key_head * job.key_head;
+  const auto* values =
+      job.values + piece.cache_row * job.value_row + piece.key_head * job.value_head;
+  int64_t slot = piece.begin % job.slots, count = 0;
+  for (int64_t left = piece.end - piece.begin; left > 0; left -= count) {
+    count = left < kBlock ? left : kBlock;
+    if (count > job.slots - slot) count = job.slots - slot;
+    const BlockOfSlots<Lanes> block{keys + slot * job.key_slot, values + slot * job.value_slot,
+                                    job.key_slot, job.value_slot, count};
+    attend_group<Lanes>(job, block, query, parts);
+    slot += count;
+    if (slot == job.slots) slot = 0;
+  }
+}
+
+template <class Lanes>
+inline void attend_pages(const DecodeAttention<typename Lanes::Element>& job,
+                         const AttentionPiece& piece, const typename Lanes::Element* query,
+                         float* parts) {
+  const int64_t* next = job.blocks + piece.cache_row * job.block_row + piece.begin / job.slots;
+  const auto* keys = job.keys + piece.key_head * job.key_head;
+  const auto* values = job.values + piece.key_head * job.value_head;
+  BlockOfPages<Lanes> block;
+  int64_t page = *next++, slot = piece.begin % job.slots;
+  for (int64_t left = piece.end - piece.begin; left > 0; left -= block.count) {
+    block.count = left < kBlock ? left : kBlock;
+    for (int64_t i = 0; i < block.count; ++i, ++slot) {
+      if (slot == job.slots) {
+        page = *next++;
+        slot = 0;
+      }
+      block.keys[i] = keys + page * job.key_row + slot * job.key_slot;
+      block.values[i] = values + page * job.value_row + slot * job.value_slot;
+    }
+    attend_group<Lanes>(job, block, query, parts);
+  }
+}
+
 template <class Lanes>
 inline void attend_piece(const DecodeAttention<typename Lanes::Element>& job,
                          const AttentionPiece& piece, float* parts) {
@@ -187,34 +264,12 @@ inline void attend_piece(const DecodeAttention<typename Lanes::Element>& job,
     for (int64_t i = 0; i < stride; i += Lanes::kFloats) Lanes::store(part + i, Lanes::all(0));
     part[kLargest] = kNoScore;
   }
-  const auto* keys = job.keys + piece.cache_row * job.key_row + piece.key_head * job.key_head;
-  const auto* values =
-      job.values + piece.cache_row * job.value_row + piece.key_head * job.value_head;
   const auto* query =
       job.query + piece.batch_row * job.query_row + piece.key_head * job.group * job.query_head;
-  int64_t slot = piece.begin % job.slots, count = 0;
-  for (int64_t left = piece.end - piece.begin; left > 0; left -= count) {
-    count = left < kBlock ? left : kBlock;
-    if (count > job.slots - slot) count = job.slots - slot;
-    const AttentionBlock<Lanes> block{keys + slot * job.key_slot, values + slot * job.value_slot,
-                                      count};
-    for (int64_t member = 0, step = 0; member < job.group; member += step) {
-      const int64_t members = job.group - member;
-      const auto* heads = query + member * job.query_head;
-      float* part = parts + member * stride;
-      if (Lanes::kQueries >= 4 && members >= 4) {
-        step = 4;
-        attend_block<Lanes, Lanes::kQueries>(job, block, heads, part);
-      } else if (members >= 2) {
-        step = 2;
-        attend_block<Lanes, 2>(job, block, heads, part);
-      } else {
-        step = 1;
-        attend_block<Lanes, 1>(job, block, heads, part);
-      }
-    }
-    slot += count;
-    if (slot == job.slots) slot = 0;
+  if (job.blocks) {
+    attend_pages<Lanes>(job, piece, query, parts);
+  } else {
+    attend_slots<Lanes>(job, piece, query, parts);
   }
 }
 

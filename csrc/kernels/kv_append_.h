@@ -23,22 +23,29 @@ struct KvSide {
   int64_t bytes;
 };
 
-/// What a kernel reads and writes. Token t of batch row b has position positions[b] + t and lies in
-/// slot `position mod slots` of cache row rows[b]. All pointers are in one memory (host or one
-/// GPU); nothing is owned.
+/// What a kernel reads and writes. Token t of batch row b has position p = positions[b] + t and
+/// lies in slot `p mod slots` of cache row rows[b]; where there are blocks, of page
+/// blocks[rows[b]][p div slots], and a page is what is a row elsewhere. All pointers are in one
+/// memory (host or one GPU); nothing is owned.
 struct KvAppend {
   KvSide keys;
   KvSide values;
   const int64_t* positions;  ///< `batch` positions of the first new token, at least 0
   const int64_t* rows;       ///< `batch` different rows of the cache, or null: 0, 1, 2, ...
-  int64_t cache_rows;
+  int64_t cache_rows;        ///< of the cache, or of blocks
   int64_t batch;
   int64_t heads;
   int64_t tokens;
   int64_t slots;
+  const int64_t* blocks = nullptr;  ///< (cache_rows, row_blocks) pages, or null
+  int64_t block_stride = 0;         ///< from a row of blocks to the next
+  int64_t row_blocks = 0;
+  int64_t pages = 0;
 
   /// Tokens that later ones of the same call would overwrite: they are not written at all.
-  AEGIS_HOST_DEVICE int64_t skipped() const { return tokens > slots ? tokens - slots : 0; }
+  AEGIS_HOST_DEVICE int64_t skipped() const {
+    return !blocks && tokens > slots ? tokens - slots : 0;
+  }
 };
 
 /// Writes the (batch row, head) pairs [begin, end), counted row by row: 0 <= begin <= end <=

@@ -25,15 +25,18 @@ struct KvRuns {
   }
 
   static void pair(const KvAppend& job, const KvSide& side, int64_t b, int64_t row, int64_t head,
-                   int64_t slot) {
+                   int64_t slot, const int64_t* page) {
     const std::byte* from = side.fresh + b * side.fresh_batch_stride +
                             head * side.fresh_head_stride + job.skipped() * side.fresh_token_stride;
-    std::byte* to = side.cache + row * side.row_stride + head * side.head_stride;
-    const int64_t count = job.tokens - job.skipped();
-    const int64_t room = job.slots - slot;
-    const int64_t first = count < room ? count : room;
-    run(from, to + slot * side.slot_stride, side, first);
-    run(from + first * side.fresh_token_stride, to, side, count - first);
+    std::byte* to = side.cache + head * side.head_stride;
+    int64_t count = 0;
+    for (int64_t left = job.tokens - job.skipped(); left > 0; left -= count, slot = 0) {
+      const int64_t room = job.slots - slot;
+      count = left < room ? left : room;
+      if (page) row = *page++;
+      run(from, to + row * side.row_stride + slot * side.slot_stride, side, count);
+      from += count * side.fresh_token_stride;
+    }
   }
 
   static void append(const KvAppend& job, int64_t begin, int64_t end) {
@@ -41,10 +44,13 @@ struct KvRuns {
     int64_t head = begin % job.heads;
     for (int64_t done = begin; done < end; ++b, head = 0) {
       const int64_t row = job.rows ? job.rows[b] : b;
-      const int64_t slot = (job.positions[b] + job.skipped()) % job.slots;
+      const int64_t position = job.positions[b] + job.skipped();
+      const int64_t slot = position % job.slots;
+      const int64_t* page =
+          job.blocks ? job.blocks + row * job.block_stride + position / job.slots : nullptr;
       for (; head < job.heads && done < end; ++head, ++done) {
-        pair(job, job.keys, b, row, head, slot);
-        pair(job, job.values, b, row, head, slot);
+        pair(job, job.keys, b, row, head, slot, page);
+        pair(job, job.values, b, row, head, slot, page);
       }
     }
   }

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "kernels/kv_append_.h"
-#include "ops/abi.h"
+#include "ops/blocks.h"
 
 namespace aegis::ops {
 
@@ -86,8 +86,8 @@ inline kernels::KvSide check_side(const Tensor& cache, const KvView& to, const T
 /// Everything but the values of positions and rows.
 inline kernels::KvAppend check_kv_append(const Tensor& keys, const Tensor& values,
                                          const Tensor& new_keys, const Tensor& new_values,
-                                         const Tensor& positions,
-                                         const std::optional<Tensor>& rows) {
+                                         const Tensor& positions, const std::optional<Tensor>& rows,
+                                         const std::optional<Tensor>& blocks) {
   const KvView k(keys), v(values), nk(new_keys), nv(new_values);
   kernels::KvAppend job{};
   job.keys = check_side(keys, k, new_keys, nk, "keys", "new_keys");
@@ -101,7 +101,14 @@ inline kernels::KvAppend check_kv_append(const Tensor& keys, const Tensor& value
                                "new_values: expected batch, heads and tokens of new_keys, ",
                                shape_of(new_keys), ", got shape ", shape_of(new_values));
   check_same_device(values, keys, "values", "keys");
-  job.cache_rows = k.size[0];
+  if (blocks) {
+    check_blocks(*blocks, keys);
+    job.blocks = blocks->const_data_ptr<int64_t>();
+    job.block_stride = blocks->stride(0);
+    job.row_blocks = blocks->size(1);
+  }
+  job.pages = k.size[0];
+  job.cache_rows = blocks ? blocks->size(0) : k.size[0];
   job.heads = k.size[1];
   job.slots = k.size[2];
   job.batch = nk.size[0];
@@ -119,9 +126,9 @@ inline kernels::KvAppend check_kv_append(const Tensor& keys, const Tensor& value
   if (rows) {
     job.rows = check_indices(*rows, "rows");
   } else {
-    check<std::invalid_argument>(job.batch <= job.cache_rows,
-                                 "new_keys: expected a batch of at most ", job.cache_rows,
-                                 " (the rows of keys), got ", job.batch);
+    check<std::invalid_argument>(
+        job.batch <= job.cache_rows, "new_keys: expected a batch of at most ", job.cache_rows,
+        " (the rows of ", blocks ? "blocks" : "keys", "), got ", job.batch);
   }
   check<std::invalid_argument>(job.slots > 0 || job.tokens == 0 || job.batch == 0,
                                "keys: expected at least 1 slot, got none");
@@ -144,23 +151,35 @@ inline kernels::KvAppend check_kv_append(const Tensor& keys, const Tensor& value
   };
   check_apart(job.positions, "positions");
   if (rows) check_apart(job.rows, "rows");
+  if (blocks) {
+    const Extent read = extent_of(*blocks, sizeof(int64_t));
+    check_disjoint(to_keys, read, "keys", "blocks");
+    check_disjoint(to_values, read, "values", "blocks");
+  }
   return job;
 }
 
-/// Every position and row, before anything is written. For CPU memory.
+/// Every position, row and page, before anything is written. For CPU memory.
 inline void check_places(const kernels::KvAppend& job) {
   const int64_t last = INT64_MAX - job.tokens;
   for (int64_t b = 0; b < job.batch; ++b) {
-    const int64_t position = job.positions[b];
+    const int64_t position = job.positions[b], row = job.rows ? job.rows[b] : b;
     check<std::out_of_range>(0 <= position && position <= last, "positions[", b,
                              "]: expected 0 to ", last, ", got ", position);
-    if (!job.rows) continue;
-    const int64_t row = job.rows[b];
-    check<std::out_of_range>(0 <= row && row < job.cache_rows, "rows[", b, "]: expected 0 to ",
-                             job.cache_rows - 1, ", got ", row);
-    const int64_t* end = job.rows + b;
-    check<std::invalid_argument>(std::find(job.rows, end, row) == end, "rows[", b,
-                                 "]: expected a row that is not in the list before, got ", row);
+    if (job.rows) {
+      check<std::out_of_range>(0 <= row && row < job.cache_rows, "rows[", b, "]: expected 0 to ",
+                               job.cache_rows - 1, ", got ", row);
+      const int64_t* end = job.rows + b;
+      check<std::invalid_argument>(std::find(job.rows, end, row) == end, "rows[", b,
+                                   "]: expected a row that is not in the list before, got ", row);
+    }
+    if (!job.blocks || job.tokens == 0) continue;
+    const int64_t block = (position + job.tokens - 1) / job.slots;
+    check<std::out_of_range>(block < job.row_blocks, "positions[", b, "]: expected room for ",
+                             job.tokens, " tokens within ", job.row_blocks, " blocks of ",
+                             job.slots, ", got ", position);
+    check_pages(job.blocks + row * job.block_stride, row, position, position + job.tokens,
+                job.slots, job.pages);
   }
 }
 

@@ -6,6 +6,7 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("extract_batch(Tensor arena, Tensor offsets, SymInt block_size) -> (Tensor inputs, Tensor targets)");
   m.def("extract_batch.out(Tensor arena, Tensor offsets, *, Tensor(a!) inputs, Tensor(b!) targets) -> ()");
   m.def("decode_attention(Tensor query, Tensor keys, Tensor values, Tensor spans, float scale, int window=0, float softcap=0., Tensor? rows=None) -> Tensor");
+  m.def("decode_attention.paged(Tensor query, Tensor keys, Tensor values, Tensor spans, float scale, Tensor blocks, int window=0, float softcap=0., Tensor? rows=None) -> Tensor");
   m.def("float8_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias=None) -> Tensor");
   m.def("float8_quantize(Tensor x, int block=0) -> (Tensor values, Tensor scales)");
   m.def("gather_records(Tensor source, Tensor indices) -> Tensor");
@@ -13,6 +14,7 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("gather_records_scaled(Tensor source, Tensor indices, Tensor scale, Tensor bias, int dtype) -> Tensor");
   m.def("gather_records_scaled.out(Tensor source, Tensor indices, Tensor scale, Tensor bias, *, Tensor(a!) out) -> ()");
   m.def("kv_append_(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, Tensor positions, Tensor? rows=None) -> ()");
+  m.def("kv_append_.paged(Tensor(a!) keys, Tensor(b!) values, Tensor new_keys, Tensor new_values, Tensor positions, Tensor blocks, Tensor? rows=None) -> ()");
   m.def("kv_move_(Tensor(a!) keys, Tensor(b!) values, Tensor sources, Tensor positions, Tensor? rows=None) -> ()");
   m.def("pack_ternary(Tensor weight, Tensor? scale=None, bool per_tensor=False) -> (Tensor packed, Tensor scale)");
   m.def("sample(Tensor logits, Tensor settings, Tensor state, bool keep_ties=False) -> (Tensor tokens, Tensor valid, Tensor logprobs)");

@@ -8,6 +8,7 @@
 #include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/page_table.h"
 #include "kernels/page_query.h"
@@ -101,6 +102,7 @@ void bind_page_table(py::module_& m) {
   table
       .def(py::init<int64_t, int64_t, PageTable::Eviction>(), py::arg("pages"),
            py::arg("block_size"), py::arg("eviction"))
+      .def("copy", [](const PageTable& self) { return PageTable(self); })
       .def_property_readonly("pages", &PageTable::pages)
       .def_property_readonly("block_size", &PageTable::block_size)
       .def_property_readonly("free_pages", &PageTable::free_pages)
@@ -114,6 +116,20 @@ void bind_page_table(py::module_& m) {
              if (copy.from == PageTable::kNoPage) return std::nullopt;
              return std::pair(copy.from, copy.to);
            })
+      .def("lookup", [](const PageTable& self,
+                        const Numbers& tokens) { return self.lookup(span_of(tokens)); })
+      .def("extend",
+           [](PageTable& self, const std::vector<uint32_t>& sequences,
+              const std::vector<int64_t>& lengths) {
+             std::vector<std::pair<uint32_t, uint32_t>> pairs;
+             for (const PageTable::Copy& copy : self.extend(sequences, lengths)) {
+               pairs.emplace_back(copy.from, copy.to);
+             }
+             return pairs;
+           })
+      .def("tell", [](PageTable& self, uint32_t sequence,
+                      const Numbers& tokens) { self.tell(sequence, span_of(tokens)); })
+      .def("known", &PageTable::known)
       .def("crop", &PageTable::crop)
       .def("fork", &PageTable::fork)
       .def("free", &PageTable::free)

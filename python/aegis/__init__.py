@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aegis.decode import (
         CUDAGraphFastRunner,
         FusedLogitsSampler,
+        PagedKVCache,
         PageTable,
         SlottedStaticCache,
         SpeculativeFastRunner,
@@ -39,6 +40,7 @@ __all__ = [
     "FusedLogitsSampler",
     "GraphedTrainStep",
     "PageTable",
+    "PagedKVCache",
     "RecordDataset",
     "SlottedStaticCache",
     "SpeculativeFastRunner",
@@ -64,6 +66,7 @@ _OF_DECODE = frozenset(
         "CUDAGraphFastRunner",
         "FusedLogitsSampler",
         "PageTable",
+        "PagedKVCache",
         "SlottedStaticCache",
         "SpeculativeFastRunner",
         "SpscRing",

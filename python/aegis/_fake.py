@@ -32,6 +32,23 @@ def _(
     return query.new_empty((batch, 1, heads, head_size))
 
 
+@torch.library.register_fake("aegis::decode_attention.paged")
+def _(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    spans: Tensor,
+    scale: float,
+    blocks: Tensor,
+    window: int = 0,
+    softcap: float = 0.0,
+    rows: Tensor | None = None,
+) -> Tensor:
+    _same_device("query", query.device, keys=keys, values=values, spans=spans, blocks=blocks, rows=rows)
+    batch, heads, _, head_size = query.shape
+    return query.new_empty((batch, 1, heads, head_size))
+
+
 @torch.library.register_fake("aegis::extract_batch")
 def _(arena: Tensor, offsets: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     _same_device("arena", arena.device, offsets=offsets)
@@ -96,6 +113,29 @@ def _(
         new_keys=new_keys,
         new_values=new_values,
         positions=positions,
+        rows=rows,
+    )
+    return None
+
+
+@torch.library.register_fake("aegis::kv_append_.paged")
+def _(
+    keys: Tensor,
+    values: Tensor,
+    new_keys: Tensor,
+    new_values: Tensor,
+    positions: Tensor,
+    blocks: Tensor,
+    rows: Tensor | None = None,
+) -> None:
+    _same_device(
+        "keys",
+        keys.device,
+        values=values,
+        new_keys=new_keys,
+        new_values=new_values,
+        positions=positions,
+        blocks=blocks,
         rows=rows,
     )
     return None

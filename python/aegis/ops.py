@@ -46,8 +46,9 @@ def decode_attention(
     window: int = 0,
     softcap: float = 0.0,
     rows: Tensor | None = None,
+    blocks: Tensor | None = None,
 ) -> Tensor:
-    """Attention of the newest token of each row to a range of positions in its key-value cache (CPU).
+    """Attention of the newest token of each row to a range of positions in its key-value cache.
 
     Args:
         query: (batch, heads, 1, head_size) float32, bfloat16 or float16.
@@ -58,7 +59,11 @@ def decode_attention(
         scale: what products of query and key are multiplied by, usually ``head_size ** -0.5``.
         window: where positive, only the last ``window`` positions before ``end`` count.
         softcap: where positive, scores become ``softcap * tanh(score / softcap)``.
-        rows: (batch,) int64, the row of ``keys`` and ``values`` that belongs to each batch row; by default the same.
+        rows: (batch,) int64, the row of ``keys`` and ``values``, or of ``blocks``, that belongs to each batch row; by
+            default the same.
+        blocks: (rows, n) int64, dense in the last dimension: keys and values are then (pages, key_heads, slots,
+            head_size), and position p of a row lies in slot ``p % slots`` of page ``blocks[row, p // slots]``. Rows may
+            share pages. On the CPU the result has the same bits as over one buffer that does not wrap.
 
     Returns:
         (batch, 1, heads, head_size), fresh and contiguous: the layout that Hugging Face's attention functions return.
@@ -70,14 +75,23 @@ def decode_attention(
 
     Raises:
         ValueError: a wrong dtype, shape, stride or device, a negative ``window`` or ``softcap``, a span with
-            ``start < 0``, ``start > end`` or more positions than slots.
-        IndexError: an element of ``rows`` outside of the cache.
+            ``start < 0``, ``start > end`` or more positions than slots, or than ``blocks`` has room for.
+        IndexError: an element of ``rows``, or of ``blocks`` within a range, outside of the cache.
+
+        On CUDA, where a look at spans, rows and blocks would stall the stream, the result of such a row is NaN instead.
 
     Cost: one pass over the keys and values within the ranges, shared out among torch's intra-op threads by row, key
     head and pieces of at most 256 positions, at least 128 KiB to each thread. Softmax is online (Milakov, Gimelshein
-    2018), pieces are put together as in flash-decoding (Dao, Haziza, Massa, Sizov 2023).
+    2018), pieces are put together as in flash-decoding (Dao, Haziza, Massa, Sizov 2023), and pages are found by way of
+    a table as in PagedAttention (Kwon et al. 2023). On CUDA a block of threads has a piece, and everything is read on
+    the device when the kernels run, so a captured graph follows spans and blocks.
     """
-    result: Tensor = torch.ops.aegis.decode_attention(query, keys, values, spans, scale, window, softcap, rows)
+    attend = torch.ops.aegis.decode_attention
+    result: Tensor = (
+        attend(query, keys, values, spans, scale, window, softcap, rows)
+        if blocks is None
+        else attend.paged(query, keys, values, spans, scale, blocks, window, softcap, rows)
+    )
     return result
 
 
@@ -255,6 +269,7 @@ def kv_append_(
     new_values: Tensor,
     positions: Tensor,
     rows: Tensor | None = None,
+    blocks: Tensor | None = None,
 ) -> None:
     """Write the keys and values of new tokens into the slots of a KV cache, in place.
 
@@ -266,20 +281,27 @@ def kv_append_(
         new_keys, new_values: (batch, heads, tokens, size), of the dtypes and sizes of keys and values. Of more tokens
             than there are slots, the last are written.
         positions: (batch,) int64, contiguous, at least 0.
-        rows: (batch,) int64, contiguous: different rows of the cache; 0, 1, 2, ... where it is left out. All on one
-            device. Keys and values have a last dimension of stride 1 and otherwise any strides.
+        rows: (batch,) int64, contiguous: different rows of the cache, or of ``blocks``; 0, 1, 2, ... where it is left
+            out. All on one device. Keys and values have a last dimension of stride 1 and otherwise any strides.
+        blocks: (rows, n) int64, dense in the last dimension: keys and values are then (pages, heads, slots, size), and
+            position p of a row lies in slot ``p % slots`` of page ``blocks[row, p // slots]``. All tokens are written;
+            no two batch rows may write into one slot.
 
     Raises:
         ValueError: a wrong dtype, shape, stride or device, a batch larger than the cache, a row named twice, or
             operands that overlap (the memory between the first and the last element counts); nothing has been written.
-        IndexError: a negative position or a row outside of the cache (CPU); nothing has been written. On CUDA, where a
-            look at them would stall the stream, such a batch row is left out instead.
+        IndexError: a negative position, or a row or page outside of the cache, or more tokens than ``blocks`` has room
+            for (CPU); nothing has been written. On CUDA, where a look at them would stall the stream, such a batch row
+            or token is left out instead.
 
     Positions are read on the device when the kernel runs, so a captured CUDA graph follows them. Not differentiable.
 
     Cost: one copy of the new vectors, on the calling thread or, above 256 KiB, on torch's intra-op threads.
     """
-    torch.ops.aegis.kv_append_(keys, values, new_keys, new_values, positions, rows)
+    if blocks is None:
+        torch.ops.aegis.kv_append_(keys, values, new_keys, new_values, positions, rows)
+    else:
+        torch.ops.aegis.kv_append_.paged(keys, values, new_keys, new_values, positions, blocks, rows)
 
 
 def kv_move_(keys: Tensor, values: Tensor, sources: Tensor, positions: Tensor, rows: Tensor | None = None) -> None:

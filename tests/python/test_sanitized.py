@@ -189,6 +189,13 @@ def test_kv_append_(tokens: int) -> None:
             for token in range(max(tokens - 5, 0), tokens):
                 for buffer in (keys, values):
                     assert torch.equal(buffer[row, :, (first + token) % 5].float(), new[batch, :, token])
+        pages = torch.zeros(8, 2, 5, size), torch.zeros(8, 2, 5, size)
+        blocks = torch.tensor([[7, 1, 3], [0, 5, 2]])
+        torch.ops.aegis.kv_append_.paged(*pages, new, new, torch.tensor([6, 0]), blocks)
+        for batch, first in ((0, 6), (1, 0)):
+            for token in range(tokens):
+                page, slot = blocks[batch, (first + token) // 5], (first + token) % 5
+                assert torch.equal(pages[1][page, :, slot], new[batch, :, token])
 
 
 def test_kv_move_() -> None:
@@ -251,3 +258,8 @@ def test_decode_attention(dtype: torch.dtype, heads: int) -> None:
         spans = torch.tensor([[0, 298], [slots, 2 * slots - slots % 2]])
         got = torch.ops.aegis.decode_attention(query, keys, values, spans, 1.0)
         torch.testing.assert_close(got, torch.ones_like(got), rtol=1e-3, atol=0)
+        # The buffer's rows as pages: one after the other, and one of them twice.
+        blocks, spans = torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, slots - slots % 2], [slots, 2 * slots - 2]])
+        got = torch.ops.aegis.decode_attention.paged(query, keys, values, spans, 1.0, blocks)
+        torch.testing.assert_close(got[0], torch.ones_like(got[0]), rtol=1e-3, atol=0)
+        assert torch.isfinite(got).all()

@@ -1,4 +1,5 @@
 // The CUDA kernel and its launcher against the scalar oracle.
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -30,7 +31,11 @@ struct Case {
   int64_t cache_rows = 3, batch = 2, heads = 2, tokens = 1, slots = 5;
   int64_t key_bytes = 32, value_bytes = 32;
   std::vector<int64_t> positions{3, 0}, rows{};
+  std::vector<int64_t> blocks{};  ///< (2, n): the cache's rows are pages
   size_t shift = 0;
+
+  int64_t row_blocks() const { return std::ssize(blocks) / 2; }
+  int64_t rows_there() const { return blocks.empty() ? cache_rows : 2; }
 
   size_t cache_bytes(int64_t bytes) const { return cache_rows * heads * slots * bytes; }
   size_t fresh_bytes(int64_t bytes) const { return batch * heads * tokens * bytes; }
@@ -41,6 +46,20 @@ struct Case {
             bytes, heads * bytes,         bytes};
   }
 
+  /// Token by token, since the oracle takes no pages that are not there.
+  void append_to_pages(std::vector<std::byte>& cache, const std::vector<std::byte>& new_vectors,
+                       int64_t fresh, int64_t row, int64_t position, int64_t bytes) const {
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int64_t block = (position + t) / slots;
+      const int64_t page = block < row_blocks() ? blocks[row * row_blocks() + block] : -1;
+      if (page < 0 || page >= cache_rows) continue;
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t slot = (page * heads + h) * slots + (position + t) % slots;
+        std::copy_n(&new_vectors[(fresh + t * heads + h) * bytes], bytes, &cache[slot * bytes]);
+      }
+    }
+  }
+
   void check() const {
     std::vector<std::byte> keys = random_bytes(cache_bytes(key_bytes), 1);
     std::vector<std::byte> values = random_bytes(cache_bytes(value_bytes), 2);
@@ -49,17 +68,23 @@ struct Case {
 
     DeviceBuffer<std::byte> k("keys", keys, shift), v("values", values, shift);
     DeviceBuffer<std::byte> nk("new_keys", new_keys, shift), nv("new_values", new_values, shift);
-    DeviceBuffer<int64_t> p("positions", positions), r("rows", rows);
+    DeviceBuffer<int64_t> p("positions", positions), r("rows", rows), pages("blocks", blocks);
     cuda::launch_kv_append(
         {side(k.data(), nk.data(), key_bytes), side(v.data(), nv.data(), value_bytes), p.data(),
-         rows.empty() ? nullptr : r.data(), cache_rows, batch, heads, tokens, slots},
+         rows.empty() ? nullptr : r.data(), rows_there(), batch, heads, tokens, slots,
+         blocks.empty() ? nullptr : pages.data(), row_blocks(), row_blocks(), cache_rows},
         nullptr);
 
     // The oracle takes only what the kernel does not leave out.
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t row = rows.empty() ? b : rows[b];
-      if (positions[b] < 0 || row < 0 || row >= cache_rows) continue;
+      if (positions[b] < 0 || row < 0 || row >= rows_there()) continue;
       const int64_t fresh = b * heads * tokens;
+      if (!blocks.empty()) {
+        append_to_pages(keys, new_keys, fresh, row, positions[b], key_bytes);
+        append_to_pages(values, new_values, fresh, row, positions[b], value_bytes);
+        continue;
+      }
       scalar::kv_append({side(keys.data(), new_keys.data() + fresh * key_bytes, key_bytes),
                          side(values.data(), new_values.data() + fresh * value_bytes, value_bytes),
                          &positions[b], &row, cache_rows, 1, heads, tokens, slots},
@@ -107,6 +132,18 @@ TEST_P(KvAppendTest, NegativePositionsAndRowsThatAreNotThereAreLeftOut) {
   c.rows = {0, 3, 1, -1, 2};
   c.tokens = 2;
   c.check();
+}
+
+TEST_P(KvAppendTest, PagesAndNoneThatAreNotThere) {
+  for (int64_t position : {0, 4, 9}) {
+    Case c;
+    c.cache_rows = 6;
+    c.blocks = {5, 0, 6, 2, -1, 3};
+    c.rows = {1, 0};
+    c.tokens = 7;
+    c.positions = {position, 14 - position};
+    ASSERT_NO_FATAL_FAILURE(c.check()) << position;
+  }
 }
 
 TEST_P(KvAppendTest, NothingToWriteLaunchesNothing) {

@@ -26,10 +26,17 @@ __global__ void kv_append(KvAppend job) {
     const int64_t position = job.positions[b];
     if (position < 0 || position > INT64_MAX - token || row < 0 || row >= job.cache_rows) continue;
     const int64_t slot = (position + token) % job.slots;
+    int64_t page = row;
+    if (job.blocks) {
+      const int64_t block = (position + token) / job.slots;
+      if (block >= job.row_blocks) continue;
+      page = job.blocks[row * job.block_stride + block];
+      if (page < 0 || page >= job.pages) continue;
+    }
     const auto* from = reinterpret_cast<const Word*>(side.fresh + b * side.fresh_batch_stride +
                                                      head * side.fresh_head_stride +
                                                      token * side.fresh_token_stride);
-    auto* to = reinterpret_cast<Word*>(side.cache + row * side.row_stride +
+    auto* to = reinterpret_cast<Word*>(side.cache + page * side.row_stride +
                                        head * side.head_stride + slot * side.slot_stride);
     for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += word_step) {
       to[i] = from[i];

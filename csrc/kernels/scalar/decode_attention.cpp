@@ -25,10 +25,13 @@ void attend(const DecodeAttention<Element>& job, const AttentionPiece& piece, fl
     float largest = kNothing, weight_sum = 0;
     for (int64_t position = piece.begin; position < piece.end; ++position) {
       const int64_t slot = position % job.slots;
-      const Element* key = job.keys + piece.cache_row * job.key_row +
-                           piece.key_head * job.key_head + slot * job.key_slot;
-      const Element* value = job.values + piece.cache_row * job.value_row +
-                             piece.key_head * job.value_head + slot * job.value_slot;
+      const int64_t row = job.blocks
+                              ? job.blocks[piece.cache_row * job.block_row + position / job.slots]
+                              : piece.cache_row;
+      const Element* key =
+          job.keys + row * job.key_row + piece.key_head * job.key_head + slot * job.key_slot;
+      const Element* value = job.values + row * job.value_row + piece.key_head * job.value_head +
+                             slot * job.value_slot;
       float score = 0;
       for (int64_t i = 0; i < size; ++i) score += to_float(query[i]) * to_float(key[i]);
       score *= job.scale;

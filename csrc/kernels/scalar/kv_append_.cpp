@@ -9,9 +9,11 @@ namespace {
 void append(const KvAppend& job, const KvSide& side, int64_t b, int64_t head) {
   const int64_t row = job.rows ? job.rows[b] : b;
   for (int64_t t = job.skipped(); t < job.tokens; ++t) {
-    const int64_t slot = (job.positions[b] + t) % job.slots;
+    const int64_t position = job.positions[b] + t, slot = position % job.slots;
+    const int64_t page =
+        job.blocks ? job.blocks[row * job.block_stride + position / job.slots] : row;
     std::memcpy(
-        side.cache + row * side.row_stride + head * side.head_stride + slot * side.slot_stride,
+        side.cache + page * side.row_stride + head * side.head_stride + slot * side.slot_stride,
         side.fresh + b * side.fresh_batch_stride + head * side.fresh_head_stride +
             t * side.fresh_token_stride,
         static_cast<size_t>(side.bytes));

@@ -1,11 +1,9 @@
-#include "kernels/decode_attention.h"
+#include "ops/decode_attention.h"
 
 #include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
-
-#include "ops/abi.h"
 
 namespace aegis::ops {
 namespace {
@@ -30,68 +28,15 @@ struct Ranges {
   int64_t positions = 0;  ///< of all rows
 };
 
-void check_operands(const Tensor& query, const Tensor& keys, const Tensor& values,
-                    const Tensor& spans, const std::optional<Tensor>& rows) {
-  const ScalarType dtype = query.scalar_type();
-  with_float_type(dtype, "query", [](auto) {});
-  check<std::invalid_argument>(query.dim() == 4 && query.size(2) == 1,
-                               "query: expected shape (batch, heads, 1, head size), got ",
-                               shape_of(query));
-  const int64_t head_size = query.size(3);
-  const auto check_buffer = [&](const Tensor& t, const char* name) {
-    check_dtype(t, dtype, name);
-    check<std::invalid_argument>(t.dim() == 4 && t.size(3) == head_size, name,
-                                 ": expected shape (rows, heads, slots, ", head_size, "), got ",
-                                 shape_of(t));
-    check<std::invalid_argument>(t.size(3) <= 1 || t.stride(3) == 1, name,
-                                 ": expected adjacent elements in the last dimension (stride 1), "
-                                 "got stride ",
-                                 t.stride(3));
-    check_same_device(t, query, name, "query");
-  };
-  check<std::invalid_argument>(
-      head_size <= 1 || query.stride(3) == 1,
-      "query: expected adjacent elements in the last dimension (stride 1), got stride ",
-      query.stride(3));
-  check_buffer(keys, "keys");
-  check_buffer(values, "values");
-  for (int64_t d = 0; d < 3; ++d) {
-    check<std::invalid_argument>(values.size(d) == keys.size(d),
-                                 "values: expected the shape of keys ", shape_of(keys), ", got ",
-                                 shape_of(values));
-  }
-  const int64_t heads = query.size(1), key_heads = keys.size(1);
-  check<std::invalid_argument>(key_heads > 0 ? heads % key_heads == 0 : heads == 0,
-                               "query: expected a multiple of ", key_heads,
-                               " heads (those of keys), got ", heads);
-  check_dtype(spans, ScalarType::Long, "spans");
-  check<std::invalid_argument>(spans.numel() == 2 * query.size(0) &&
-                                   (spans.dim() == 0 || spans.size(-1) == 2 || spans.numel() == 0),
-                               "spans: expected shape (", query.size(0),
-                               ", 2), a start and an end for each batch row, got ",
-                               shape_of(spans));
-  check_same_device(spans, query, "spans", "query");
-  if (rows) {
-    check_dtype(*rows, ScalarType::Long, "rows");
-    check<std::invalid_argument>(rows->dim() == 1 && rows->size(0) == query.size(0),
-                                 "rows: expected shape [", query.size(0),
-                                 "], one for each batch row, got ", shape_of(*rows));
-    check_same_device(*rows, query, "rows", "query");
-  } else {
-    check<std::invalid_argument>(query.size(0) <= keys.size(0), "query: expected at most ",
-                                 keys.size(0), " batch rows (those of keys), got ", query.size(0));
-  }
-}
-
 Tensor packed(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
 
 Ranges check_ranges(const Tensor& keys, const Tensor& spans, int64_t window,
-                    const std::optional<Tensor>& rows, int64_t batch) {
-  check<std::invalid_argument>(window >= 0, "window: expected 0 (none) or more, got ", window);
+                    const std::optional<Tensor>& rows, const std::optional<Tensor>& blocks,
+                    int64_t batch) {
   const Tensor packed_spans = packed(spans), packed_rows = rows ? packed(*rows) : packed_spans;
   const auto* span = static_cast<const int64_t*>(packed_spans.const_data_ptr());
   const auto* row = static_cast<const int64_t*>(packed_rows.const_data_ptr());
-  const int64_t slots = keys.size(2);
+  const int64_t slots = keys.size(2), cache_rows = blocks ? blocks->size(0) : keys.size(0);
   Ranges ranges;
   ranges.rows.reserve(static_cast<size_t>(batch));
   for (int64_t i = 0; i < batch; ++i) {
@@ -99,42 +44,27 @@ Ranges check_ranges(const Tensor& keys, const Tensor& spans, int64_t window,
     check<std::invalid_argument>(0 <= start && start <= end, "spans[", i,
                                  "]: expected 0 <= start <= end, got ", start, " and ", end);
     const int64_t begin = window > 0 ? std::max(start, end - window) : start;
-    check<std::invalid_argument>(end - begin <= slots, "spans[", i, "]: expected at most ", slots,
-                                 " positions (the slots of keys), got ", end - begin, " (from ",
-                                 begin, " to ", end, ")");
     const int64_t cache_row = rows ? row[i] : i;
-    check<std::out_of_range>(0 <= cache_row && cache_row < keys.size(0), "rows[", i,
-                             "]: expected an index in [0, ", keys.size(0), "), got ", cache_row);
+    check<std::out_of_range>(0 <= cache_row && cache_row < cache_rows, "rows[", i,
+                             "]: expected an index in [0, ", cache_rows, "), got ", cache_row);
+    if (blocks) {
+      // Divided, since no product of sizes may overflow.
+      check<std::invalid_argument>(end == 0 || (end - 1) / slots < blocks->size(1), "spans[", i,
+                                   "]: expected an end within ", blocks->size(1), " blocks of ",
+                                   slots, ", got ", end);
+      check_pages(blocks->const_data_ptr<int64_t>() + cache_row * blocks->stride(0), cache_row,
+                  begin, end, slots, keys.size(0));
+    } else {
+      check<std::invalid_argument>(end - begin <= slots, "spans[", i, "]: expected at most ", slots,
+                                   " positions (the slots of keys), got ", end - begin, " (from ",
+                                   begin, " to ", end, ")");
+    }
     const int64_t pieces = (end - begin + kernels::kPiecePositions - 1) / kernels::kPiecePositions;
     ranges.rows.push_back({cache_row, begin, end, ranges.pieces, pieces});
     ranges.pieces += pieces * keys.size(1);
     ranges.positions += end - begin;
   }
   return ranges;
-}
-
-template <class Element>
-kernels::DecodeAttention<Element> job_of(const Tensor& query, const Tensor& keys,
-                                         const Tensor& values, double scale, double softcap,
-                                         const Tensor& out) {
-  return {static_cast<const Element*>(query.const_data_ptr()),
-          query.stride(0),
-          query.stride(1),
-          static_cast<const Element*>(keys.const_data_ptr()),
-          keys.stride(0),
-          keys.stride(1),
-          keys.stride(2),
-          static_cast<const Element*>(values.const_data_ptr()),
-          values.stride(0),
-          values.stride(1),
-          values.stride(2),
-          static_cast<Element*>(out.mutable_data_ptr()),
-          query.size(1) / std::max(keys.size(1), int64_t{1}),
-          keys.size(1),
-          keys.size(2),
-          query.size(3),
-          static_cast<float>(scale),
-          static_cast<float>(softcap)};
 }
 
 /// Pieces side by side; then, for each row and key head, its pieces put together. Where a range is
@@ -174,24 +104,36 @@ void run(const kernels::DecodeAttention<Element>& job, const Ranges& ranges) {
   }
 }
 
+Tensor attend(const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& spans,
+              double scale, int64_t window, double softcap, const std::optional<Tensor>& rows,
+              const std::optional<Tensor>& blocks) {
+  check_decode_attention(query, keys, values, spans, window, softcap, rows, blocks);
+  const int64_t batch = query.size(0);
+  const Ranges ranges = check_ranges(keys, spans, window, rows, blocks, batch);
+  Tensor out = torch::stable::new_empty(query, {batch, 1, query.size(1), query.size(3)});
+  with_float_type(query.scalar_type(), "query", [&]<class Element>(std::type_identity<Element>) {
+    run(decode_attention_job<Element>(query, keys, values, scale, softcap, blocks, out), ranges);
+  });
+  return out;
+}
+
 Tensor decode_attention(const Tensor& query, const Tensor& keys, const Tensor& values,
                         const Tensor& spans, double scale, int64_t window, double softcap,
                         const std::optional<Tensor>& rows) {
-  check_operands(query, keys, values, spans, rows);
-  check<std::invalid_argument>(softcap >= 0, "softcap: expected 0 (none) or more, got ", softcap);
-  const int64_t batch = query.size(0);
-  const Ranges ranges = check_ranges(keys, spans, window, rows, batch);
-  Tensor out = torch::stable::new_empty(query, {batch, 1, query.size(1), query.size(3)});
-  with_float_type(query.scalar_type(), "query", [&]<class Element>(std::type_identity<Element>) {
-    run(job_of<Element>(query, keys, values, scale, softcap, out), ranges);
-  });
-  return out;
+  return attend(query, keys, values, spans, scale, window, softcap, rows, std::nullopt);
+}
+
+Tensor decode_attention_paged(const Tensor& query, const Tensor& keys, const Tensor& values,
+                              const Tensor& spans, double scale, const Tensor& blocks,
+                              int64_t window, double softcap, const std::optional<Tensor>& rows) {
+  return attend(query, keys, values, spans, scale, window, softcap, rows, blocks);
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) {
   m.impl("decode_attention", TORCH_BOX(&decode_attention));
+  m.impl("decode_attention.paged", TORCH_BOX(&decode_attention_paged));
 }
 
 }  // namespace aegis::ops

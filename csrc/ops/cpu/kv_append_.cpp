@@ -8,11 +8,11 @@ namespace {
 /// Bytes to copy that are worth waking a thread for.
 constexpr int64_t kThreadBytes = 256 << 10;
 
-void kv_append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
-               const Tensor& new_values, const Tensor& positions,
-               const std::optional<Tensor>& rows) {
+void append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
+            const Tensor& new_values, const Tensor& positions, const std::optional<Tensor>& rows,
+            const std::optional<Tensor>& blocks) {
   const kernels::KvAppend job =
-      check_kv_append(keys, values, new_keys, new_values, positions, rows);
+      check_kv_append(keys, values, new_keys, new_values, positions, rows, blocks);
   check_places(job);
   const int64_t pairs = job.batch * job.heads;
   if (pairs == 0 || job.tokens == 0) return;
@@ -24,8 +24,23 @@ void kv_append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
                               [&](int64_t begin, int64_t end) { kernel(job, begin, end); });
 }
 
+void kv_append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
+               const Tensor& new_values, const Tensor& positions,
+               const std::optional<Tensor>& rows) {
+  append(keys, values, new_keys, new_values, positions, rows, std::nullopt);
+}
+
+void kv_append_paged(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
+                     const Tensor& new_values, const Tensor& positions, const Tensor& blocks,
+                     const std::optional<Tensor>& rows) {
+  append(keys, values, new_keys, new_values, positions, rows, blocks);
+}
+
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) { m.impl("kv_append_", TORCH_BOX(&kv_append)); }
+STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) {
+  m.impl("kv_append_", TORCH_BOX(&kv_append));
+  m.impl("kv_append_.paged", TORCH_BOX(&kv_append_paged));
+}
 
 }  // namespace aegis::ops

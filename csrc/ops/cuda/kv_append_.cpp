@@ -6,17 +6,32 @@
 namespace aegis::ops {
 namespace {
 
-void kv_append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
-               const Tensor& new_values, const Tensor& positions,
-               const std::optional<Tensor>& rows) {
+void append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
+            const Tensor& new_values, const Tensor& positions, const std::optional<Tensor>& rows,
+            const std::optional<Tensor>& blocks) {
   const kernels::KvAppend job =
-      check_kv_append(keys, values, new_keys, new_values, positions, rows);
+      check_kv_append(keys, values, new_keys, new_values, positions, rows, blocks);
   const torch::stable::accelerator::DeviceGuard guard(keys.get_device_index());
   kernels::cuda::launch_kv_append(job, current_stream(keys.get_device_index()));
 }
 
+void kv_append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
+               const Tensor& new_values, const Tensor& positions,
+               const std::optional<Tensor>& rows) {
+  append(keys, values, new_keys, new_values, positions, rows, std::nullopt);
+}
+
+void kv_append_paged(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
+                     const Tensor& new_values, const Tensor& positions, const Tensor& blocks,
+                     const std::optional<Tensor>& rows) {
+  append(keys, values, new_keys, new_values, positions, rows, blocks);
+}
+
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) { m.impl("kv_append_", TORCH_BOX(&kv_append)); }
+STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) {
+  m.impl("kv_append_", TORCH_BOX(&kv_append));
+  m.impl("kv_append_.paged", TORCH_BOX(&kv_append_paged));
+}
 
 }  // namespace aegis::ops

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aegis.decode.generation import generate
     from aegis.decode.linears import skinny_linears
     from aegis.decode.page_table import PagesExhausted, PageTable
+    from aegis.decode.paged_cache import PagedKVCache
     from aegis.decode.runner import CUDAGraphFastRunner
     from aegis.decode.sampler import FusedLogitsSampler
     from aegis.decode.speculative import SpeculativeFastRunner
@@ -24,6 +25,7 @@ __all__ = [
     "EarlyExit",
     "FusedLogitsSampler",
     "PageTable",
+    "PagedKVCache",
     "PagesExhausted",
     "PromptLookup",
     "SlottedStaticCache",
@@ -42,6 +44,7 @@ _MODULES = {
     "EarlyExit": "drafts",
     "FusedLogitsSampler": "sampler",
     "PageTable": "page_table",
+    "PagedKVCache": "paged_cache",
     "PagesExhausted": "page_table",
     "PromptLookup": "drafts",
     "SlottedStaticCache": "cache",

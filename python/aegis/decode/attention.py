@@ -5,9 +5,10 @@
     model.set_attn_implementation("aegis")
 
 On the CPU, a decoded token goes to :func:`aegis.ops.decode_attention`, whose cost grows with what a token sees and not
-with the size of the cache's buffers, and so do a few at a time, each with a range of its own. Everything else (prefill,
-training, CUDA) goes to torch's scaled_dot_product_attention, as ``"sdpa"`` does, or, where that lacks something (score
-capping, sinks), to plain torch operations, as ``"eager"`` does.
+with the size of the cache's buffers, and so do a few at a time, each with a range of its own. A token whose keys lie on
+the pages of an :class:`aegis.PagedKVCache` does on CUDA, too. Everything else (prefill, training, CUDA) goes to torch's
+scaled_dot_product_attention, as ``"sdpa"`` does, or, where that lacks something (score capping, sinks), to plain torch
+operations, as ``"eager"`` does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 
 from aegis.decode.attention_mask import is_spans, make_mask, slot_mask
 from aegis.decode.huggingface import ATTENTION
+from aegis.decode.paged_attention import pages_of
 
 __all__ = ["attend", "register_attention"]
 
@@ -54,7 +56,7 @@ def attend(
     Args:
         query: (batch, heads, queries, head_size).
         key, value: (rows, key_heads, keys, head_size), rows >= batch: live prefixes, as most caches return them, or
-            whole buffers of an :class:`aegis.SlottedStaticCache`.
+            whole buffers of an :class:`aegis.SlottedStaticCache`, or the pages of an :class:`aegis.PagedKVCache`.
         attention_mask: None; a bool or floating-point mask as SDPA takes it; or int64 spans (batch, 1, queries, 2):
             each query sees positions ``start <= p < end``, of which p lies in slot ``p % keys``.
         softcap: scores become ``softcap * tanh(score / softcap)``.
@@ -72,7 +74,18 @@ def attend(
     queries = query.shape[2]
     if attention_mask is not None and is_spans(attention_mask) and attention_mask.shape[2] != queries:
         raise ValueError(f"attention_mask: expected spans for {queries} queries, got {attention_mask.shape[2]}")
-    if _decodes(query, key, value, attention_mask, dropout) and s_aux is None and kwargs.get("position_bias") is None:
+    # What neither the operator nor a function of transformers' knows.
+    extras = s_aux is not None or kwargs.get("position_bias") is not None
+    paged = pages_of(key, attention_mask)
+    if paged is not None:
+        pages, attention_mask = paged
+        if is_spans(attention_mask) and not extras and _suits(query, key, value, dropout):
+            return torch.ops.aegis.decode_attention.paged(
+                query, key, value, attention_mask, scale, pages.blocks, window, softcap or 0.0, pages.rows
+            ), None
+        length = None if attention_mask is None or is_spans(attention_mask) else attention_mask.shape[3]
+        key, value = (pages.linear(pool, query.shape[0], length) for pool in (key, value))
+    elif _decodes(query, key, value, attention_mask, dropout) and not extras:
         spans = _all_keys(query, key) if attention_mask is None else attention_mask
         if queries > 1:
             return _attend_each(query, key, value, spans, scale, window, softcap or 0.0), None
@@ -89,18 +102,25 @@ def attend(
 
 
 def _decodes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    """Whether the operator is to do it: on CUDA, SDPA does where keys lie in one buffer."""
+    return (
+        (is_spans(mask) or (mask is None and query.shape[2] == 1))
+        and query.device.type == "cpu"
+        and query.shape[0] <= key.shape[0]
+        and _suits(query, key, value, dropout)
+    )
+
+
+def _suits(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
     """Whether the operator can do it."""
     wants_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     return (
-        (is_spans(mask) or (mask is None and query.shape[2] == 1))
-        and not dropout
+        not dropout
         and not wants_gradient
-        and query.device.type == "cpu"
         and query.dtype in _DTYPES
         and query.dtype == key.dtype == value.dtype
         and query.shape[3] == key.shape[3]
         and key.shape == value.shape
-        and query.shape[0] <= key.shape[0]
         and query.stride(3) == key.stride(3) == value.stride(3) == 1
     )
 

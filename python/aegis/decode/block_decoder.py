@@ -11,6 +11,7 @@ from torch import Tensor
 
 from aegis.decode.cache import SlottedStaticCache
 from aegis.decode.huggingface import cache_argument, forward_arguments
+from aegis.decode.paged_cache import PagedKVCache
 from aegis.decode.runner import CUDAGraphFastRunner
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 from aegis.decode.trees import TreePass
@@ -26,6 +27,7 @@ class BlockDecoder:
         rows, max_cache_len: of the cache, which is made here.
         rollback: the most tokens that are taken back at once.
         sampler: picks the first token.
+        paged: whether the cache is a :class:`~aegis.PagedKVCache`.
     """
 
     def __init__(
@@ -35,16 +37,17 @@ class BlockDecoder:
         max_cache_len: int,
         rollback: int,
         sampler: FusedLogitsSampler | ProcessedSampler | None = None,
+        *,
+        paged: bool = False,
     ) -> None:
-        # The runner's checks are those of any model, and come first.
-        self.runner = CUDAGraphFastRunner(
-            model,
-            cache=SlottedStaticCache(
-                model.config, rows, max_cache_len, rollback=rollback, device=getattr(model, "device", None)
-            ),
-            sampler=sampler,
-            mode="eager",
+        device = getattr(model, "device", None)
+        cache = (
+            PagedKVCache(model.config, rows, max_cache_len, device=device)
+            if paged
+            else SlottedStaticCache(model.config, rows, max_cache_len, rollback=rollback, device=device)
         )
+        # The runner's checks are those of any model, and come first.
+        self.runner = CUDAGraphFastRunner(model, cache=cache, sampler=sampler, mode="eager")
         self.model = model
         self.cache = self.runner.cache
         self._cache_argument = cache_argument(model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from transformers import cache_utils
 
 from aegis.decode.cache_layer import SlottedLayer
 from aegis.decode.cache_masks import attention_masks, next_positions
-from aegis.decode.cache_plan import Shape, plan_layers, planned_shapes
+from aegis.decode.cache_plan import LayerPlan, Shape, check_sizes, plan_layers, planned_shapes
 from aegis.decode.cache_positions import Positions
 from aegis.decode.cache_storage import Storage
 from aegis.decode.cache_trees import HoldsTrees
@@ -60,6 +59,8 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
     returned (a copy of the window), where selected rows do not lie side by side, and in reorder_cache.
     """
 
+    _layer_type: type[SlottedLayer] = SlottedLayer
+
     def __init__(
         self,
         config: Any,
@@ -70,41 +71,22 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
         device: torch.device | str | None = None,
         rollback: int = 0,
     ) -> None:
-        if not hasattr(config, "get_text_config"):
-            raise TypeError(f"config: expected model.config, got {type(config).__name__}")
-        if getattr(config, "is_encoder_decoder", False):
-            raise ValueError("config: expected a decoder, got an encoder-decoder model")
-        if max_cache_len is None:
-            raise TypeError("max_cache_len: expected the most tokens that a row is to hold")
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("max_cache_len", max_cache_len, 1),
-            ("rollback", rollback, 0),
-        ):
-            if not isinstance(value, Integral) or isinstance(value, bool):
-                raise TypeError(f"{name}: expected an int, got {value!r}")
-            if value < least:
-                raise ValueError(f"{name}: expected at least {least}, got {value}")
+        max_cache_len = check_sizes(config, batch_size, max_cache_len, rollback)
         self._config = config.get_text_config(decoder=True)
         self._rollback = rollback
         plans = plan_layers(self._config)
         if not hasattr(cache_utils, "DummyLayer"):  # older releases have no layers for those that keep nothing
             while not plans[-1].stored:
                 plans.pop()
-        slots = [plan.slots(max_cache_len, rollback) for plan in plans]
-        windows = {
-            (count, plan.window)
-            for count, plan in zip(slots, plans, strict=True)
-            if plan.window is not None and count < max_cache_len
-        }
         shapes = planned_shapes(self._config)
-        self._positions = Positions(batch_size, max_cache_len, sorted(windows), torch.device(device or "cpu"))
-        self._storage = Storage(batch_size, slots, shapes)
+        slots = self._arrange(plans, shapes, batch_size, max_cache_len, torch.device(device or "cpu"))
         stored = [index for index, plan in enumerate(plans) if plan.stored]
         shared = (self._config, self._positions, self._storage)
         self._step = 0
         self._stored = {
-            index: SlottedLayer(index, plans[index], slots[index], (index == stored[0], index == stored[-1]), shared)
+            index: self._layer_type(
+                index, plans[index], slots[index], (index == stored[0], index == stored[-1]), shared
+            )
             for index in stored
         }
         super().__init__(
@@ -112,6 +94,20 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
         )
         if dtype is not None and device is not None:
             self._make(shapes, dtype, torch.device(device))
+
+    def _arrange(
+        self, plans: list[LayerPlan], shapes: list[Shape], rows: int, max_cache_len: int, device: torch.device
+    ) -> list[int]:
+        """Decides where tokens go and what memory they go to. Returns the positions that each layer keeps."""
+        slots = [plan.slots(max_cache_len, self._rollback) for plan in plans]
+        windows = {
+            (count, plan.window)
+            for count, plan in zip(slots, plans, strict=True)
+            if plan.window is not None and count < max_cache_len
+        }
+        self._positions = Positions(rows, max_cache_len, sorted(windows), device)
+        self._storage = Storage(rows, slots, shapes)
+        return slots
 
     @classmethod
     def from_config(
@@ -150,6 +146,11 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
     def row_lengths(self) -> list[int]:
         """The same numbers on the host, without a wait for the device."""
         return self._positions.host.lengths
+
+    @property
+    def blocks(self) -> Tensor | None:
+        """Where a row's pages are; None, since a row is one buffer."""
+        return None
 
     @property
     def rows_in_use(self) -> list[int]:
@@ -237,9 +238,12 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
         """Empties and frees every row. O(1): what the buffers hold is left there and never read again."""
         self._positions.reset()
 
+    def _options(self) -> dict[str, Any]:
+        return {"rollback": self._rollback}
+
     def __deepcopy__(self, memo: dict[int, Any]) -> SlottedStaticCache:
         """A cache of the same content in memory of its own; ``config`` stays the model's."""
-        copy = type(self)(self._config, self.batch_size, self.max_cache_len, rollback=self._rollback)
+        copy = type(self)(self._config, self.batch_size, self.max_cache_len, **self._options())
         copy._positions.adopt(self._positions)
         copy._storage.adopt(self._storage)
         for index, layer in copy._stored.items():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
-__all__ = ["LayerPlan", "Shape", "plan_layers", "planned_shapes"]
+__all__ = ["LayerPlan", "Shape", "check_sizes", "plan_layers", "planned_shapes"]
 
 # What transformers calls layers that keep nothing of their own: a shared cache, or no attention at all.
 _WITHOUT_CACHE = ("dummy", "moe", "mlp")
@@ -86,3 +87,23 @@ def planned_shapes(config: Any) -> list[Shape]:
         size = getattr(one, "head_dim", None) or one.hidden_size // query_heads
         shapes.append((heads, size, size))
     return shapes
+
+
+def check_sizes(config: Any, batch_size: Any, max_cache_len: Any, rollback: Any) -> int:
+    """Raises for what no cache can be made of: see :class:`aegis.SlottedStaticCache`. Returns max_cache_len."""
+    if not hasattr(config, "get_text_config"):
+        raise TypeError(f"config: expected model.config, got {type(config).__name__}")
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError("config: expected a decoder, got an encoder-decoder model")
+    if max_cache_len is None:
+        raise TypeError("max_cache_len: expected the most tokens that a row is to hold")
+    for name, value, least in (
+        ("batch_size", batch_size, 1),
+        ("max_cache_len", max_cache_len, 1),
+        ("rollback", rollback, 0),
+    ):
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise TypeError(f"{name}: expected an int, got {value!r}")
+        if value < least:
+            raise ValueError(f"{name}: expected at least {least}, got {value}")
+    return int(max_cache_len)

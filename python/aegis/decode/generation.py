@@ -39,6 +39,7 @@ def generate(
     seed: int | Sequence[int] | Tensor | None = None,
     mode: Literal["auto", "eager", "compiled", "cuda-graph"] = "auto",
     runner: CUDAGraphFastRunner | SpeculativeFastRunner | None = None,
+    paged: bool = False,
     draft: Any = None,
     num_speculative_tokens: int | None = None,
     draft_sampler: FusedLogitsSampler | ProcessedSampler | None = None,
@@ -63,6 +64,7 @@ def generate(
         mode: how a step runs; see :class:`~aegis.CUDAGraphFastRunner`.
         runner: one to use again, with what it has compiled or captured; it is reset first. Its mode and sizes count,
             and its cache is used. One that speculates has its draft.
+        paged: whether the cache that is made for the call is a :class:`~aegis.PagedKVCache`.
         draft: what guesses tokens for the model to verify, several in one pass: see
             :class:`~aegis.SpeculativeFastRunner`. transformers' names say the same: ``assistant_model``,
             ``prompt_lookup_num_tokens``, ``assistant_early_exit``, ``num_assistant_tokens``.
@@ -75,8 +77,8 @@ def generate(
         **options: what else ``model.generate`` takes: ``attention_mask``, ``max_new_tokens``, ``eos_token_id``,
             ``top_k``, ``streamer``, ... Where temperature, top_k, top_p, min_p or seed is given, ``do_sample`` is True
             unless it, or a ``generation_config``, is given too. ``past_key_values`` (``cache``) may be a
-            :class:`~aegis.SlottedStaticCache` to decode into, or to go on from: ``input_ids`` then begins with the
-            tokens it holds.
+            :class:`~aegis.SlottedStaticCache` or a :class:`~aegis.PagedKVCache` to decode into, or to go on from:
+            ``input_ids`` then begins with the tokens it holds.
 
     Returns:
         (B, L + new tokens) int64: prompts and what follows. Finished rows are filled up with the padding token.
@@ -103,6 +105,7 @@ def generate(
             "seed": seed,
             "mode": mode,
             "runner": runner,
+            "paged": paged or None,
             "draft": asked.draft,
             "num_speculative_tokens": asked.guesses,
             "draft_sampler": draft_sampler,
@@ -131,10 +134,13 @@ def generate(
     asked = asked_by_config(generation_config, draft, num_speculative_tokens)._replace(overlap=overlap)
     asked.check(runner, mode, draft_sampler, _usable(cache))
     if asked.draft is not None:
-        runner = asked.runner(model, rows, room, sampler, draft_sampler)
+        runner = asked.runner(model, rows, room, sampler, draft_sampler, paged)
     elif runner is None:
+        usable = _usable(cache)
+        if usable is None and paged:
+            usable = _paged(model, rows, room)
         runner = CUDAGraphFastRunner(
-            model, batch_size=rows, max_cache_len=room, cache=_usable(cache), sampler=sampler, mode=mode
+            model, batch_size=rows, max_cache_len=room, cache=usable, sampler=sampler, mode=mode
         )
     else:
         _check_runner(runner, model, cache)
@@ -234,6 +240,12 @@ def _usable(cache: Any) -> SlottedStaticCache | None:
     if cache is not None and cache.get_seq_length() > 0:
         raise ValueError(f"past_key_values: expected a SlottedStaticCache or an empty cache, got {type(cache)}")
     return None
+
+
+def _paged(model: Any, rows: int, room: int) -> SlottedStaticCache:
+    from aegis.decode.paged_cache import PagedKVCache
+
+    return PagedKVCache(model.config, rows, room, device=model.device)
 
 
 def _check_runner(runner: Any, model: Any, cache: Any) -> None:

@@ -62,6 +62,14 @@ class PageTable:
         self._pins: dict[int, NDArray[Any]] = {}
         self._next_pin = 0
 
+    def copy(self) -> PageTable:
+        """Another table, of the same sequences in the same pages."""
+        twin = object.__new__(PageTable)
+        twin._table = self._table.copy()
+        twin._pins = dict(self._pins)
+        twin._next_pin = self._next_pin
+        return twin
+
     # --- sequences
 
     def begin(self, sequence: int, tokens: Any) -> int:
@@ -72,6 +80,10 @@ class PageTable:
         """
         return self._table.begin(_number("sequence", sequence), _tokens(tokens))
 
+    def lookup(self, tokens: Any) -> int:
+        """How many of these tokens, from the first on and in full blocks, :meth:`begin` would find there."""
+        return self._table.lookup(_tokens(tokens))
+
     def append(self, sequence: int, tokens: Any) -> tuple[int, int] | None:
         """More tokens.
 
@@ -80,6 +92,24 @@ class PageTable:
             where there is nothing to copy.
         """
         return self._table.append(_number("sequence", sequence), _tokens(tokens))
+
+    def extend(self, sequences: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int]]:
+        """More tokens for several sequences, until each has its length; all of them or none. Which tokens they are is
+        not known yet, so that nobody shares their blocks before :meth:`tell`.
+
+        Returns:
+            Pairs (from, to), as :meth:`append` does: copy all of them before anything is written.
+        """
+        return self._table.extend([_number("sequence", sequence) for sequence in sequences], list(lengths))
+
+    def tell(self, sequence: int, tokens: Any) -> None:
+        """What the first tokens are that are not :meth:`known`: no more than have been written. Their blocks can be
+        shared from then on."""
+        self._table.tell(_number("sequence", sequence), _tokens(tokens))
+
+    def known(self, sequence: int) -> int:
+        """Tokens of a sequence, from the first on, that are known."""
+        return self._table.known(_number("sequence", sequence))
 
     def crop(self, sequence: int, length: int) -> None:
         """Takes tokens off the end, down to ``length``."""

@@ -49,7 +49,7 @@ class CUDAGraphFastRunner:
         model: a decoder-only model of transformers.
         batch_size: rows. ``prefill`` takes as many, or fewer where the mode is eager.
         max_cache_len: tokens that a row can hold, prompt included. Without: the model's max_position_embeddings.
-        cache: a SlottedStaticCache to decode into, instead of a new one of the sizes above.
+        cache: a SlottedStaticCache (or PagedKVCache) to decode into, instead of a new one of the sizes above.
         sampler: picks tokens; without, greedy.
         mode: as above; ``"auto"`` takes the default.
         on_change: what to do when captured parameters of the model were replaced or moved since: ``"recapture"`` or
@@ -112,7 +112,10 @@ class CUDAGraphFastRunner:
         with torch.inference_mode(False):  # tensors made in that mode could not be written outside of it
             self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
             self._positions = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-            self._spans = torch.zeros(rows, 1, 1, 2, dtype=torch.int64, device=device)
+            # Behind a start and an end, a row's pages, where the cache has such (aegis.decode.paged_attention).
+            # An eager pass takes pages in its first layer, and its attention finds them without that.
+            columns = 2 if cache.blocks is None or self.mode == "eager" else 2 + cache.blocks.shape[1]
+            self._spans = torch.zeros(rows, 1, 1, columns, dtype=torch.int64, device=device)
         self._active = 0  # rows of the batch that was filled in
         self._length = -1  # of the cache, as positions and spans have it; -1 where they may be anything
         self.logits: Tensor | None = None
@@ -340,12 +343,15 @@ class CUDAGraphFastRunner:
         spans = self._spans[: self._active, 0, 0]
         spans[:, 0].clamp_(max=self._length)
         spans[:, 1] = self._length
-        self._positions[: self._active] = spans[:, 1:] - spans[:, :1]
+        self._positions[: self._active] = spans[:, 1:2] - spans[:, :1]
 
     def _advance(self, rows: int) -> Tensor:
         spans, positions = self._spans[:rows], self._positions[:rows]
         spans[:, :, :, 1].add_(1)
-        column = spans[0, 0, 0, 1:] - 1 if "cache_position" in self._arguments else None
+        blocks = self.cache.blocks
+        if blocks is not None and self.mode != "eager":
+            spans[:, 0, 0, 2:].copy_(blocks[:rows])
+        column = spans[0, 0, 0, 1:2] - 1 if "cache_position" in self._arguments else None
         logits = self._forward(self._tokens[:rows], spans, positions, column)
         positions.add_(1)
         return logits

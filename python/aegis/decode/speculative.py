@@ -74,6 +74,7 @@ class SpeculativeFastRunner:
             are kept and the draft knows what the target adds, in every row; else that was in vain. Tokens are the same.
             Logits processors that both sample with are called by both threads. Only on a CPU; it gains where the
             target leaves cores and memory bandwidth unused, and loses where it does not.
+        paged: whether the caches, of the target and of a draft model, are :class:`~aegis.PagedKVCache`.
 
     Raises:
         ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess; a tree
@@ -98,6 +99,7 @@ class SpeculativeFastRunner:
         adaptive: bool = False,
         tree: TokenTree | Sequence[int] | None = None,
         overlap: bool = False,
+        paged: bool = False,
     ) -> None:
         check_model(target)
         if isinstance(num_speculative_tokens, bool) or not isinstance(num_speculative_tokens, int):
@@ -124,11 +126,11 @@ class SpeculativeFastRunner:
         nodes = num_speculative_tokens if shape is None else len(shape)
         self.model = target
         self.num_speculative_tokens = num_speculative_tokens
-        self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler)
+        self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler, paged=paged)
         self._law = Law(self._decoder.runner.sampler)
         self._draft_sampler = draft_sampler
         # A draft that works ahead takes back up to two blocks.
-        self._draft, cost = self._made(draft, batch_size, max_cache_len, 2 * nodes + 2)
+        self._draft, cost = self._made(draft, batch_size, max_cache_len, 2 * nodes + 2, paged)
         self._tree = None if shape is None else TreeVerifier(shape, self._decoder, self._draft)
         self._length = DraftLength(num_speculative_tokens, cost, adaptive=adaptive)
         self._overlapped: OverlappedDraft | None = None
@@ -147,7 +149,7 @@ class SpeculativeFastRunner:
         self._ended: list[bool] = []
         self._retired: dict[int, Tensor] = {}  # texts of rows whose place in the cache serves as filling
 
-    def _made(self, draft: Any, rows: int, max_cache_len: int, rollback: int) -> tuple[Draft, float]:
+    def _made(self, draft: Any, rows: int, max_cache_len: int, rollback: int, paged: bool) -> tuple[Draft, float]:
         """The draft, and what one of its guesses costs beside a pass of the target."""
         if draft is None or isinstance(draft, PromptLookup):
             return PromptLookupDraft(draft or PromptLookup()), 0.0
@@ -155,7 +157,7 @@ class SpeculativeFastRunner:
         if not hasattr(model, "config"):
             raise ValueError(f"draft: expected a model, PromptLookup or EarlyExit, got {type(draft).__name__}")
         try:
-            decoder = BlockDecoder(model, rows, max_cache_len, rollback)
+            decoder = BlockDecoder(model, rows, max_cache_len, rollback, paged=paged)
         except ValueError as error:
             raise ValueError(f"draft: {error}") from error
         mine, theirs = (m.config.get_text_config(decoder=True).vocab_size for m in (self.model, model))

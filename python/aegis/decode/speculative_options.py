@@ -37,7 +37,7 @@ class Speculation(NamedTuple):
             raise ValueError("past_key_values: expected none beside a draft, whose runner has caches of its own")
 
     def runner(
-        self, model: Any, rows: int, max_cache_len: int, sampler: Any, draft_sampler: Any
+        self, model: Any, rows: int, max_cache_len: int, sampler: Any, draft_sampler: Any, paged: bool
     ) -> SpeculativeFastRunner:
         """A runner for one call."""
         return SpeculativeFastRunner(
@@ -49,6 +49,7 @@ class Speculation(NamedTuple):
             sampler=sampler,
             draft_sampler=draft_sampler,
             overlap=self.overlap,
+            paged=paged,
         )
 
 

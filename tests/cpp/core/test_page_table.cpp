@@ -79,6 +79,47 @@ TEST(PageTable, EvictsTheOldestButNotWhatIsPinnedOrOftenShared_case58) {
   }
 }
 
+TEST(PageTable, TokensCanBeToldAfterTheirPagesWereTaken) {
+  PageTable table(8, 4, Eviction::lru);
+  for (uint32_t sequence : {1, 2}) table.begin(sequence, {});
+  const std::vector<uint32_t> both{1, 2};
+  EXPECT_TRUE(table.extend(both, std::vector<int64_t>{10, 6}).empty());
+  EXPECT_EQ(table.lookup(count(0, 8)), 0) << "nobody said what they are";
+  table.tell(1, count(0, 6));
+  EXPECT_EQ(table.known(1), 6);
+  EXPECT_EQ(table.lookup(count(0, 8)), 4) << "full blocks alone";
+  table.tell(1, count(6, 4));
+  EXPECT_EQ(table.lookup(count(0, 12)), 8);
+  table.append(2, count(9, 4));  // behind tokens that are not known
+  EXPECT_EQ(table.known(2), 0);
+  EXPECT_EQ(table.begin(3, count(0, 8)), 8);
+  EXPECT_EQ(table.pages_of(3)[1], table.pages_of(1)[1]);
+  table.crop(1, 5);
+  EXPECT_EQ(table.known(1), 5);
+  EXPECT_EQ(table.extend(both, std::vector<int64_t>{6, 10}).size(), 1u) << "the page is shared";
+  EXPECT_THROW(table.tell(1, count(0, 2)), std::invalid_argument);
+  table.check_invariants();
+}
+
+TEST(PageTable, ExtendsAllSequencesOrNone) {
+  PageTable table(4, 4, Eviction::none);
+  table.begin(0, count(0, 6));
+  table.fork(0, 1);
+  const std::vector<uint32_t> both{0, 1};
+  EXPECT_THROW(table.extend(both, std::vector<int64_t>{7, 17}), PagesExhausted);
+  EXPECT_EQ(table.length(0), 6);
+  EXPECT_EQ(table.free_pages(), 2);
+  // Both write into the page that both hold: one takes a copy, the other keeps it.
+  const auto copies = table.extend(both, std::vector<int64_t>{12, 8});
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].from, table.pages_of(1)[1]);
+  EXPECT_EQ(copies[0].to, table.pages_of(0)[1]);
+  EXPECT_EQ(table.free_pages(), 0);
+  EXPECT_TRUE(table.extend(both, std::vector<int64_t>{12, 3}).empty()) << "long enough already";
+  EXPECT_THROW(table.extend(both, std::vector<int64_t>{1}), std::invalid_argument);
+  table.check_invariants();
+}
+
 TEST(PageTable, OutOfPagesChangesNothing) {
   PageTable table(4, 2, Eviction::lru);
   table.begin(1, count(0, 4));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -217,6 +218,62 @@ void nan_goes_through(Isa isa) {
   }
 }
 
+/// The same bits from pages, in any order and of any size, as from one buffer; pages that no block
+/// names, and what lies behind the end of the last one, are NaN.
+template <class Element>
+void on_pages(Isa isa) {
+  for (int64_t page_slots : {1, 3, 16, 100, 300}) {
+    Cache<Element> cache(3, 2, 200, 33), paged(3, 2, page_slots, 33);
+    const int64_t begin = 5, end = 200, stride = cache.size + cache.gap;
+    const int64_t count = (end + page_slots - 1) / page_slots, page = 2 * page_slots * stride;
+    cache.fill(begin, end);
+    cache.run(isa, begin, end, 2);
+    std::vector<int64_t> blocks(count);
+    for (int64_t i = 0; i < count; ++i) blocks[i] = (7 * i + 3) % (2 * count + 1);
+    const Element nan = from_float<Element>(kNan);
+    std::vector<Element> keys(page * (2 * count + 1), nan), values(keys);
+    for (int64_t head = 0; head < 2; ++head) {
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t to = blocks[p / page_slots] * page + paged.row(head, p % page_slots);
+        std::copy_n(&cache.keys[cache.row(head, p)], cache.size, &keys[to]);
+        std::copy_n(&cache.values[cache.row(head, p)], cache.size, &values[to]);
+      }
+    }
+    const int64_t head = page_slots * stride;
+    const DecodeAttention<Element> job{cache.query.data(),
+                                       0,
+                                       stride,
+                                       keys.data(),
+                                       page,
+                                       head,
+                                       stride,
+                                       values.data(),
+                                       page,
+                                       head,
+                                       stride,
+                                       paged.out.data(),
+                                       3,
+                                       2,
+                                       page_slots,
+                                       cache.size,
+                                       cache.scale,
+                                       0,
+                                       blocks.data(),
+                                       count};
+    const auto kernel = decode_attention_kernel<Element>(isa);
+    const int64_t part = 3 * part_size(cache.size), middle = begin + (end - begin) / 2;
+    std::vector<float> parts(2 * part, kNan);
+    for (int64_t h = 0; h < 2; ++h) {
+      kernel.attend(job, {0, 0, h, begin, middle}, parts.data());
+      kernel.attend(job, {0, 0, h, middle, end}, parts.data() + part);
+      kernel.combine(job, 0, h, parts.data(), 2);
+    }
+    for (size_t i = 0; i < cache.out.size(); ++i) {
+      ASSERT_EQ(to_float(paged.out[i]), to_float(cache.out[i])) << page_slots << " slots, " << i;
+    }
+  }
+}
+
 #define AEGIS_ATTENTION_TEST(Name, function)                                 \
   TEST_P(DecodeAttentionTest, Name##_float) { function<float>(GetParam()); } \
   TEST_P(DecodeAttentionTest, Name##_Half) { function<Half>(GetParam()); }   \
@@ -229,6 +286,7 @@ AEGIS_ATTENTION_TEST(LongRanges, long_ranges)
 AEGIS_ATTENTION_TEST(NoPositions, no_positions)
 AEGIS_ATTENTION_TEST(ScoresWithoutEnd, scores_without_end)
 AEGIS_ATTENTION_TEST(NanGoesThrough, nan_goes_through)
+AEGIS_ATTENTION_TEST(OnPages, on_pages)
 #undef AEGIS_ATTENTION_TEST
 
 /// The weights of scores 0 and `score`, where softmax makes of them what it may.

@@ -20,6 +20,7 @@ struct Case {
   int64_t cache_rows = 3, batch = 2, heads = 2, tokens = 1, slots = 7;
   int64_t key_bytes = 64, value_bytes = 64;
   std::vector<int64_t> positions{0, 0}, rows{};
+  std::vector<int64_t> blocks{};  ///< of each row; then the cache's rows are pages
   bool transposed = false;  ///< new tokens lie (batch, tokens, heads), as Hugging Face passes them
   int64_t gap = 0;          ///< bytes between vectors of the cache
   size_t shift = 0;
@@ -62,8 +63,13 @@ struct Case {
             batch,
             heads,
             tokens,
-            slots};
+            slots,
+            blocks.empty() ? nullptr : blocks.data(),
+            row_blocks(),
+            row_blocks(),
+            cache_rows};
   }
+  int64_t row_blocks() const { return std::ssize(blocks) / 2; }
 
   /// One byte at a time, straight from the contract.
   void expect(std::vector<std::byte>& cache, const std::vector<std::byte>& fresh, int64_t bytes) {
@@ -71,10 +77,11 @@ struct Case {
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t t = 0; t < tokens; ++t) {
-          const int64_t slot = (positions[b] + t) % slots;
+          const int64_t position = positions[b] + t, slot = position % slots;
+          int64_t row = rows.empty() ? b : rows[b];
+          if (!blocks.empty()) row = blocks[row * row_blocks() + position / slots];
           for (int64_t i = 0; i < bytes; ++i) {
-            s.cache[(rows.empty() ? b : rows[b]) * s.row_stride + h * s.head_stride +
-                    slot * s.slot_stride + i] =
+            s.cache[row * s.row_stride + h * s.head_stride + slot * s.slot_stride + i] =
                 s.fresh[b * s.fresh_batch_stride + h * s.fresh_head_stride +
                         t * s.fresh_token_stride + i];
           }
@@ -135,6 +142,22 @@ TEST_P(KvAppendTest, RowsInAnyOrder) {
   c.tokens = 3;
   c.positions = {6, 2};
   c.check(GetParam());
+}
+
+TEST_P(KvAppendTest, OnPages) {
+  for (int64_t tokens = 0; tokens <= 22; ++tokens) {
+    for (int64_t position = 0; position + tokens <= 28; ++position) {
+      Case c;
+      c.cache_rows = 10;
+      c.blocks = {7, 2, 9, 0, 1, 5, 3, 8};
+      if (tokens % 2) c.rows = {1, 0};
+      c.tokens = tokens;
+      c.positions = {position, 28 - tokens - position};
+      c.transposed = position % 2;
+      c.gap = tokens % 3;
+      ASSERT_NO_FATAL_FAILURE(c.check(GetParam())) << tokens << " at " << position;
+    }
+  }
 }
 
 TEST_P(KvAppendTest, PositionsFarBeyondTheBuffer) {

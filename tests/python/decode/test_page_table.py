@@ -68,6 +68,33 @@ class PageTableMachine(RuleBasedStateMachine):
         self.write(sequence, length, length + len(text))
 
     @precondition(lambda self: self.texts)
+    @rule(data=st.data(), text=texts)
+    def extend_and_tell(self, data, text):
+        """Two sequences grow by the same text, of which the table is told a part when it has been written."""
+        grown = data.draw(st.lists(st.sampled_from(sorted(self.texts)), max_size=2, unique=True))
+        needed = sum(self.needed(sequence, len(text)) for sequence in grown) if text else 0
+        try:
+            copies = self.table.extend(grown, [len(self.texts[sequence]) + len(text) for sequence in grown])
+        except PagesExhausted:
+            assert needed > self.table.free_pages
+            return
+        for source, target in copies:
+            self.memory[target] = self.memory[source]
+        for sequence in grown:
+            length = len(self.texts[sequence])
+            self.texts[sequence] += text
+            self.write(sequence, length, length + len(text))
+        for sequence in grown:
+            known = self.table.known(sequence)
+            unknown = self.texts[sequence][known:]
+            self.table.tell(sequence, unknown[: data.draw(st.integers(0, len(unknown)))])
+        for own in list(self.texts.values()):
+            there = self.table.lookup(own)
+            assert self.table.begin(self.next, own[:there]) == there
+            assert self.memory[self.table.pages_of(self.next)].flatten().tolist() == own[:there]
+            self.table.free(self.next)
+
+    @precondition(lambda self: self.texts)
     @rule(data=st.data())
     def crop(self, data):
         sequence = data.draw(st.sampled_from(sorted(self.texts)))

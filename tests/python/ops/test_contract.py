@@ -14,10 +14,8 @@ KINDS = ("reference", "opcheck", "script", "compile", "bad_input")
 OPERATORS = sorted(
     {s.name.removeprefix("aegis::") for s in torch._C._jit_get_all_schemas() if s.name.startswith("aegis::")}
 )
-# On CUDA torch's scaled_dot_product_attention does this (aegis.decode.attention).
 # Weights are packed once for a model: aegis.ops moves those on a GPU to the CPU, and nothing waits for it.
 ONCE_FOR_A_MODEL = {"pack_ternary", "unpack_ternary"}
-CPU_ONLY = {"decode_attention"} | ONCE_FOR_A_MODEL
 
 
 def test_there_are_operators():
@@ -45,7 +43,7 @@ def test_operator_has_one_name_in_every_layer(name):
     benchmark = ROOT / f"benchmarks/python/bench_{name}.py"
     assert benchmark.exists() == (name not in ONCE_FOR_A_MODEL), benchmark
     for path in (f"csrc/kernels/cuda/{name}.cuh", f"csrc/ops/cuda/{name}.cpp"):
-        assert (ROOT / path).exists() == (name not in CPU_ONLY), path
+        assert (ROOT / path).exists() == (name not in ONCE_FOR_A_MODEL), path
     assert callable(getattr(aegis.ops, name))
 
 

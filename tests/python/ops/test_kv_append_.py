@@ -272,3 +272,83 @@ def test_bad_input_overlap():
     numbers = torch.zeros(40, dtype=torch.int64)
     with pytest.raises(ValueError, match="keys: expected memory of its own, got a tensor that overlaps positions"):
         kv_append_(numbers.view(1, 2, 5, 4), torch.zeros(1, 2, 5, 4), new[..., :4].long(), new[..., :4], numbers[3:4])
+
+
+# --- pages
+
+BLOCKS, PAGED_ROWS = 5, 6
+
+
+def paged_arguments():
+    """A call that is right: (keys, values, new_keys, new_values, positions, blocks, rows)."""
+    keys, values, new_keys, new_values, _, rows = arguments()
+    blocks = torch.tensor([[2, 0], [1, 1], [7, 5]])
+    return [
+        keys.repeat(3, 1, 1, 1),
+        values.repeat(3, 1, 1, 1),
+        new_keys,
+        new_values,
+        torch.tensor([3, 6]),
+        blocks,
+        rows,
+    ]
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), dtype=st.sampled_from(DTYPES[:4]), slots=st.integers(1, 6))
+def test_reference_on_pages(data, dtype, slots):
+    """As into one buffer, of which each page is a part."""
+    count = data.draw(st.integers(1, 5))
+    tokens = data.draw(st.integers(0, count * slots))
+    positions = [data.draw(st.integers(0, count * slots - tokens)) for _ in range(2)]
+    chosen = data.draw(st.permutations(range(3)))[:2]
+    buffers = [random(3, 2, count * slots, 7, dtype=dtype, seed=seed) for seed in (4, 5)]
+    fresh = [random(2, tokens, 2, 7, dtype=dtype, seed=seed).transpose(1, 2) for seed in (2, 3)]
+    blocks = torch.tensor(data.draw(st.permutations(range(3 * count + 2)))[: 3 * count]).view(3, count)
+    pools = []
+    for buffer in buffers:
+        pool = random(3 * count + 2, 2, slots, 7, dtype=dtype, seed=9)
+        pool[blocks] = buffer.view(3, 2, count, slots, 7).transpose(1, 2)
+        pools.append(pool)
+    others = [pool.clone() for pool in pools]
+    check(*buffers, *fresh, positions, rows=chosen)
+    kv_append_.paged(*pools, *fresh, torch.tensor(positions), blocks, torch.tensor(chosen))
+    for pool, buffer, other in zip(pools, buffers, others, strict=True):
+        assert torch.equal(pool[blocks].transpose(1, 2).reshape(buffer.shape), buffer)
+        unused = [page for page in range(len(pool)) if page not in blocks]
+        assert torch.equal(pool[unused], other[unused])
+
+
+def test_opcheck_on_pages():
+    torch.library.opcheck(kv_append_.paged, tuple(paged_arguments()))
+
+
+@pytest.mark.parametrize(
+    ("which", "replacement", "error", "message"),
+    [
+        (
+            BLOCKS,
+            torch.tensor([[2, 0], [1, 1], [7, 9]]),
+            IndexError,
+            r"blocks\[2, 1\]: expected a page in \[0, 9\), got 9",
+        ),
+        (BLOCKS, torch.tensor([[2, -1], [1, 1], [7, 5]]), IndexError, r"blocks\[0, 1\]: expected a page .*got -1"),
+        (
+            BLOCKS,
+            torch.tensor([[2], [1], [7]]),
+            IndexError,
+            r"positions\[0\]: expected room for 4 tokens within 1 blocks of 5",
+        ),
+        (BLOCKS, torch.zeros(3, 2), ValueError, "blocks: expected dtype int64, got float32"),
+        (BLOCKS, torch.zeros(3, dtype=torch.int64), ValueError, r"blocks: expected shape \(rows, blocks\), got \[3\]"),
+        (PAGED_ROWS, torch.tensor([2, 3]), IndexError, r"rows\[1\]: expected 0 to 2, got 3"),
+        (POSITIONS, torch.tensor([3, 2**62]), IndexError, r"positions\[1\]: expected room for 4 tokens"),
+    ],
+)
+def test_bad_input_on_pages(which, replacement, error, message):
+    given = paged_arguments()
+    given[which] = replacement
+    with pytest.raises(error, match=message):
+        kv_append_.paged(*given)
+    assert not given[KEYS].any()
+    assert not given[VALUES].any()

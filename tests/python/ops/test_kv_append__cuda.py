@@ -89,3 +89,18 @@ def test_graph_replays_follow_the_position_case10():
     assert position.item() == 8
     assert keys[0, 0, :, 0].tolist() == [7, 8, 3, 4, 5, 6]
     assert torch.equal(keys, values)
+
+
+def test_equals_the_cpu_on_pages():
+    operands = arguments(torch.bfloat16, 7, 33)
+    pools = [torch.zeros(9, 2, 4, 33, dtype=torch.bfloat16) for _ in range(2)]
+    positions, blocks = torch.tensor([3, 9]), torch.tensor([[8, 0, 5, 1], [2, 7, 3, 6]])
+    on_gpu = [t.cuda() for t in (*pools, *operands[2:])]
+    kv_append_.paged(*on_gpu, positions.cuda(), blocks.cuda())
+    kv_append_.paged(*pools, *operands[2:], positions, blocks)
+    for got, want in zip(on_gpu, pools, strict=False):
+        assert torch.equal(got.cpu(), want)
+    blocks[0, 1], blocks[1, 2] = 9, -1  # pages that are not there are left out
+    before = on_gpu[0].clone()
+    kv_append_.paged(*on_gpu, positions.cuda(), blocks.cuda())
+    assert torch.equal(on_gpu[0], before)

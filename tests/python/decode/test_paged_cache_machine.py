@@ -1,0 +1,170 @@
+"""A PagedKVCache over any sequence of passes, crops, forks, moves and resets, against lists."""
+
+from __future__ import annotations
+
+import copy
+
+import aegis
+import pytest
+import torch
+from aegis.decode import PagesExhausted
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+ROWS, CAPACITY, BLOCK = 4, 20, 3
+texts = st.lists(st.integers(0, 1), min_size=1, max_size=9)
+
+
+def content(text):
+    """What a model would keep of each token: it depends on the tokens before."""
+    kept, state = [], 7
+    for token in text:
+        state = (state * 31 + token + 1) % 1_000_003
+        kept.append(float(state))
+    return kept
+
+
+class Machine(RuleBasedStateMachine):
+    """The model of a row is the list of its tokens, or None where it is free. Those to come are what a row was acquired
+    with and has not been fed."""
+
+    @initialize(pages=st.integers(6, 24), eviction=st.sampled_from(["none", "lru", "frequency"]))
+    def start(self, pages, eviction):
+        config = transformers.LlamaConfig(
+            num_hidden_layers=2, num_attention_heads=1, num_key_value_heads=1, head_dim=1, hidden_size=1
+        )
+        self.cache = aegis.PagedKVCache(
+            config, ROWS, CAPACITY, pages=pages, block_size=BLOCK, eviction=eviction, dtype=torch.float32, device="cpu"
+        )
+        self.rows = [None] * ROWS
+        self.to_come = {}
+
+    def in_use(self):
+        return [row for row, text in enumerate(self.rows) if text is not None]
+
+    @rule(data=st.data(), text=texts, dies=st.booleans())
+    def feed(self, data, text, dies):
+        rows = data.draw(st.permutations(range(ROWS)))[: data.draw(st.integers(1, ROWS))]
+        feeds = {row: (self.to_come.get(row, []) + text)[: len(text)] for row in rows}
+        longer = {row: (self.rows[row] or []) + feeds[row] for row in rows}
+        new = torch.tensor([content(longer[row])[-len(text) :] for row in rows]).view(len(rows), 1, len(text), 1)
+        before = self.cache.row_lengths, self.cache.rows_in_use, self.cache.pages_in_use
+        with self.cache.rows(rows):
+            try:
+                self.cache.update(new, -new, 0)
+            except (PagesExhausted, ValueError) as error:
+                failed = type(error)
+            else:
+                failed = None
+            full = max(map(len, longer.values())) > CAPACITY
+            assert full == (failed is ValueError)
+            if failed:
+                assert before == (self.cache.row_lengths, self.cache.rows_in_use, self.cache.pages_in_use)
+                return
+            if dies:
+                for row in rows:
+                    self.rows[row] = self.rows[row] or []
+                return
+            keys, values = self.cache.update(new, -new, 1)
+        assert torch.equal(keys, -values)
+        for b, row in enumerate(rows):
+            assert keys[b, 0, : len(longer[row]), 0].tolist() == content(longer[row])
+            self.rows[row] = longer[row]
+            self.to_come[row] = self.to_come.get(row, [])[len(text) :]
+
+    @rule(text=texts, named=st.booleans())
+    def acquire(self, text, named):
+        if None not in self.rows:
+            with pytest.raises(RuntimeError, match="expected a free row"):
+                self.cache.acquire_row(text if named else None)
+            return
+        row = self.cache.acquire_row(text) if named else self.cache.acquire_row()
+        assert row == self.rows.index(None)
+        there = self.cache.row_lengths[row]
+        assert there % BLOCK == 0
+        assert there < len(text)
+        self.rows[row] = text[:there]
+        self.to_come[row] = text[there:] if named else []
+
+    @precondition(lambda self: self.in_use())
+    @rule(data=st.data())
+    def fork(self, data):
+        row = data.draw(st.sampled_from(self.in_use()))
+        if None not in self.rows:
+            with pytest.raises(RuntimeError, match="expected a free row"):
+                self.cache.fork(row)
+            return
+        twin = self.cache.fork(row)
+        assert twin == self.rows.index(None)
+        self.rows[twin] = list(self.rows[row])
+        self.to_come[twin] = list(self.to_come.get(row, []))
+
+    @precondition(lambda self: self.in_use())
+    @rule(data=st.data())
+    def tell(self, data):
+        row = data.draw(st.sampled_from(self.in_use()))
+        if not self.to_come.get(row):
+            self.cache.tell(row, self.rows[row][self.cache.table.known(row) :])
+
+    @rule(data=st.data())
+    def crop(self, data):
+        rows = self.in_use()
+        counts = [data.draw(st.integers(0, 8)) for _ in rows]
+        self.cache.crop([-count for count in counts])
+        for row, count in zip(rows, counts, strict=True):
+            self.rows[row] = self.rows[row][: max(len(self.rows[row]) - count, 0)]
+            if count:
+                self.to_come.pop(row, None)
+
+    @rule(data=st.data())
+    def reorder(self, data):
+        rows = self.in_use()
+        if rows:
+            sources = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=ROWS))
+            self.cache.reorder_cache(torch.tensor(sources))
+            self.rows = [list(self.rows[source]) for source in sources] + [None] * (ROWS - len(sources))
+            self.to_come = {row: list(self.to_come.get(source, [])) for row, source in enumerate(sources)}
+
+    @rule(row=st.integers(0, ROWS - 1))
+    def free(self, row):
+        if self.rows[row] is None:
+            with pytest.raises(ValueError, match=f"row: expected one in use, got {row}"):
+                self.cache.free_row(row)
+            return
+        self.cache.free_row(row)
+        self.rows[row] = None
+        self.to_come.pop(row, None)
+
+    @rule()
+    def copy(self):
+        self.cache = copy.deepcopy(self.cache)
+
+    @rule()
+    def reset(self):
+        self.cache.reset()
+        self.rows, self.to_come = [None] * ROWS, {}
+
+    @invariant()
+    def every_row_finds_its_tokens(self):
+        if not hasattr(self, "cache"):
+            return
+        self.cache.table.check_invariants()
+        lengths = [len(row or []) for row in self.rows]
+        assert self.cache.row_lengths == self.cache.lengths.tolist() == lengths
+        assert self.cache.rows_in_use == self.in_use()
+        for row, text in enumerate(self.rows):
+            pages = self.cache.table.pages_of(row)
+            count = -(-len(text or []) // BLOCK)
+            blocks = self.cache.blocks[row].tolist()
+            assert blocks[: len(pages)] == pages.tolist()
+            assert set(blocks[len(pages) :]) <= {self.cache.table.pages + row}
+            for layer in self.cache.layers:
+                kept = layer.keys[blocks[:count]].flatten()[: len(text or [])]
+                assert kept.tolist() == content(text or [])
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(deadline=None, max_examples=40, stateful_step_count=30)
