@@ -131,7 +131,7 @@ def generate(
     asked = asked_by_config(generation_config, draft, num_speculative_tokens)._replace(overlap=overlap)
     asked.check(runner, mode, draft_sampler, _usable(cache))
     if asked.draft is not None:
-        runner = asked.runner(model, rows, room, sampler, draft_sampler)
+        runner = asked.runner(model, rows, room, sampler, draft_sampler, mode)
     elif runner is None:
         runner = CUDAGraphFastRunner(
             model, batch_size=rows, max_cache_len=room, cache=_usable(cache), sampler=sampler, mode=mode

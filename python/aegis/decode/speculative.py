@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from aegis.decode.accept import accept_by_ratio, accept_equal
 from aegis.decode.block_decoder import BlockDecoder
+from aegis.decode.compiled_pass import checked_mode
 from aegis.decode.draft_length import DraftLength
 from aegis.decode.drafts import Draft, EarlyExit, ModelDraft, PromptLookup, PromptLookupDraft, first_layers
 from aegis.decode.huggingface import check_model
@@ -74,14 +75,19 @@ class SpeculativeFastRunner:
             are kept and the draft knows what the target adds, in every row; else that was in vain. Tokens are the same.
             Logits processors that both sample with are called by both threads. Only on a CPU; it gains where the
             target leaves cores and memory bandwidth unused, and loses where it does not.
+        mode: ``"eager"`` (default), or ``"compiled"``: passes of both models over all rows go through
+            ``torch.compile``, as those of CUDAGraphFastRunner do. The first of each size compiles, which takes seconds
+            to tens of seconds; keep the runner. Where the number of guesses does not vary, shorter passes, at the end
+            of a text, stay eager. Not with a tree or overlap.
 
     Raises:
         ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess; a tree
             that is none, or wider than the vocabulary; overlap on another device than a CPU, or with a tree.
 
-    Passes run eagerly, on CUDA too. One thread at a time. With ``overlap``, a step also raises RuntimeError where the
-    draft's thread has ended, or what it says is about another text (each guess comes with a checksum of the text), and
-    TimeoutError where it does not answer for minutes; a process that forks amid a text cannot go on in the child.
+    On CUDA, no pass is captured in a graph. One thread at a time. With ``overlap``, a step also raises RuntimeError
+    where the draft's thread has ended, or what it says is about another text (each guess comes with a checksum of the
+    text), and TimeoutError where it does not answer for minutes; a process that forks amid a text cannot go on in the
+    child.
     """
 
     def __init__(
@@ -98,6 +104,7 @@ class SpeculativeFastRunner:
         adaptive: bool = False,
         tree: TokenTree | Sequence[int] | None = None,
         overlap: bool = False,
+        mode: Literal["auto", "eager", "compiled"] = "auto",
     ) -> None:
         check_model(target)
         if isinstance(num_speculative_tokens, bool) or not isinstance(num_speculative_tokens, int):
@@ -107,6 +114,7 @@ class SpeculativeFastRunner:
         for name, given in (("sampler", sampler), ("draft_sampler", draft_sampler)):
             if given is not None and not isinstance(given, (FusedLogitsSampler, ProcessedSampler)):
                 raise ValueError(f"{name}: expected a FusedLogitsSampler, alone or after processors, got {given!r}")
+        self.mode = checked_mode(mode, eager=overlap or tree is not None)
         config = target.config.get_text_config(decoder=True)
         if max_cache_len is None:
             max_cache_len = getattr(config, "max_position_embeddings", None)
@@ -124,7 +132,9 @@ class SpeculativeFastRunner:
         nodes = num_speculative_tokens if shape is None else len(shape)
         self.model = target
         self.num_speculative_tokens = num_speculative_tokens
-        self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler)
+        varies = adaptive or draft is None or isinstance(draft, PromptLookup)
+        sizes = range(1 if varies else nodes + 1, nodes + 2) if self.mode == "compiled" else ()
+        self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler, sizes)
         self._law = Law(self._decoder.runner.sampler)
         self._draft_sampler = draft_sampler
         # A draft that works ahead takes back up to two blocks.
@@ -155,7 +165,8 @@ class SpeculativeFastRunner:
         if not hasattr(model, "config"):
             raise ValueError(f"draft: expected a model, PromptLookup or EarlyExit, got {type(draft).__name__}")
         try:
-            decoder = BlockDecoder(model, rows, max_cache_len, rollback)
+            sizes = (1, 2) if self.mode == "compiled" else ()
+            decoder = BlockDecoder(model, rows, max_cache_len, rollback, compiled=sizes)
         except ValueError as error:
             raise ValueError(f"draft: {error}") from error
         mine, theirs = (m.config.get_text_config(decoder=True).vocab_size for m in (self.model, model))
