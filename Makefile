@@ -26,12 +26,13 @@ CPP := $(shell find csrc tests/cpp tests/fuzz tests/simt benchmarks/cpp -name '*
 # Folders count too: a removed file changes the time of its folder.
 SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
 
-.PHONY: help setup build demo generate soak test cpp-test lint sanitize asan tsan fuzz cuda mutations bench clean FORCE
+.PHONY: help setup build demo generate speculate soak test cpp-test lint sanitize asan tsan fuzz cuda mutations bench clean FORCE
 
 help:
 	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
 	@echo "make soak      two minutes of training through aegis and through DataLoader each, and a report of what drifts"
 	@echo "make generate  text from the model of make demo, beside model.generate (ARGS=... for examples/generate.py)"
+	@echo "make speculate a larger model and a draft that guesses for it: trains both, then text with and without the draft"
 	@echo "make test      every test: GoogleTest and pytest"
 	@echo "make lint      ruff, mypy, clang-format, layer check"
 	@echo "make sanitize  tests under Address-, UB- and ThreadSanitizer"
@@ -79,7 +80,7 @@ build: $(STAMP)/build
 # --- what the README tells --------------------------------------------------------------------------------------
 
 # Threads of OpenMP that spin for each other take ten times as long as soon as anything else runs on the machine.
-demo soak test asan: export OMP_WAIT_POLICY ?= PASSIVE
+demo speculate soak test asan: export OMP_WAIT_POLICY ?= PASSIVE
 
 demo: $(STAMP)/build $(STAMP)/deps-demo
 	@echo "== training a small GPT through aegis.FlatArenaDataLoader: about two minutes on two cores"
@@ -90,6 +91,10 @@ soak: $(STAMP)/build $(STAMP)/deps-demo
 
 generate: demo/checkpoint.pt $(STAMP)/build $(STAMP)/deps-generate
 	@$(VENV)/bin/python examples/generate.py --checkpoint $< $(ARGS)
+
+# ARGS=... for examples/speculative.py. Trains for about ten minutes on two cores, once.
+speculate: $(STAMP)/build $(STAMP)/deps-generate
+	@$(VENV)/bin/python examples/speculative.py $(ARGS)
 
 demo/checkpoint.pt:
 	@$(MAKE) --no-print-directory demo ARGS=

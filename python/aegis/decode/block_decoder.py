@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from aegis.decode.cache import SlottedStaticCache
+from aegis.decode.compiled_pass import CompiledPasses
 from aegis.decode.huggingface import cache_argument, forward_arguments
 from aegis.decode.paged_cache import PagedKVCache
 from aegis.decode.runner import CUDAGraphFastRunner
@@ -28,6 +29,7 @@ class BlockDecoder:
         rollback: the most tokens that are taken back at once.
         sampler: picks the first token.
         paged: whether the cache is a :class:`~aegis.PagedKVCache`.
+        compiled: numbers of tokens for which a pass over all rows is compiled, when it first comes.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class BlockDecoder:
         sampler: FusedLogitsSampler | ProcessedSampler | None = None,
         *,
         paged: bool = False,
+        compiled: Collection[int] = (),
     ) -> None:
         device = getattr(model, "device", None)
         cache = (
@@ -53,6 +56,7 @@ class BlockDecoder:
         self._cache_argument = cache_argument(model)
         self._arguments = forward_arguments(model)
         self._padding: Tensor | None = None
+        self._compiled = CompiledPasses(model, self.cache, compiled) if compiled else None
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int, history: Tensor | None) -> Tensor:
         """As :meth:`CUDAGraphFastRunner.prefill`; the tokens are a view that the next call overwrites."""
@@ -69,6 +73,8 @@ class BlockDecoder:
             ValueError: a row has no room; nothing has been written.
         """
         batch, count = tokens.shape
+        if tree is None and self._compiled is not None and self._compiled.takes(tokens):
+            return self._compiled.feed(tokens, self._padding)
         with self._only(first, batch), nullcontext() if tree is None else self.cache.tree_pass(tree):
             padding = None if self._padding is None else self._padding[first : first + batch]
             if tree is None:

@@ -134,7 +134,7 @@ def generate(
     asked = asked_by_config(generation_config, draft, num_speculative_tokens)._replace(overlap=overlap)
     asked.check(runner, mode, draft_sampler, _usable(cache))
     if asked.draft is not None:
-        runner = asked.runner(model, rows, room, sampler, draft_sampler, paged)
+        runner = asked.runner(model, rows, room, sampler, draft_sampler, paged=paged, mode=mode)
     elif runner is None:
         usable = _usable(cache)
         if usable is None and paged:

@@ -68,6 +68,11 @@ class Law:
         """Whether what came before matters to more than the model."""
         return bool(self.processors) or self.sampler.needs_history
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but logits decides."""
+        return not self.processors and not self.sampler.adjusts
+
     def begin(self, prompt_length: int) -> None:
         """A new text: what was generated begins behind so many tokens."""
         self._spread.clear()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from aegis.decode.graph import capture_graph
+from aegis.decode.graph import capture_graph, compiled
 from aegis.decode.huggingface import cache_argument, check_model, forward_arguments
 from aegis.decode.model_setup import set_up
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
@@ -380,8 +380,6 @@ class CUDAGraphFastRunner:
         self._fingerprint = self._parameters()
         step = (lambda: self._advance(self._rows)) if self._sampler_apart else self._advance_and_pick
         if self.mode == "compiled":
-            # The code around the kernels in C++ too: a quarter of what a step costs beside them.
-            compiled: Callable[[], Tensor] = torch.compile(step, dynamic=False, options={"cpp_wrapper": True})
-            return compiled
+            return compiled(step)
         state = (self._tokens, self._positions, self._spans, self.cache.lengths, self.sampler.state)
         return capture_graph(step, state)

@@ -255,6 +255,11 @@ class FusedLogitsSampler:
         """Whether every row takes its largest score."""
         return bool((self._cpu_settings[:, 0] <= 0).all())
 
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed, by a bias or by penalties, before anything else."""
+        return self._penalised or self._bias is not None
+
     def after(self, processors: Sequence[Callable[[Tensor, Tensor], Tensor]]) -> ProcessedSampler:
         """This sampler behind Hugging Face logits processors, such as a ``LogitsProcessorList``."""
         return ProcessedSampler(processors, self)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from operator import index
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from aegis.decode.accept import accept_by_ratio, accept_equal
 from aegis.decode.block_decoder import BlockDecoder
+from aegis.decode.compiled_pass import checked_mode
 from aegis.decode.draft_length import DraftLength
 from aegis.decode.drafts import Draft, EarlyExit, ModelDraft, PromptLookup, PromptLookupDraft, first_layers
 from aegis.decode.huggingface import check_model
@@ -21,6 +21,7 @@ from aegis.decode.overlap import OverlappedDraft
 from aegis.decode.runner import PREFILL_CHUNK
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 from aegis.decode.speculative_stats import SpeculativeStats
+from aegis.decode.stopping import end_tokens
 from aegis.decode.tree_verify import TreeVerifier, Verified
 from aegis.decode.trees import TokenTree, as_tree
 
@@ -75,14 +76,19 @@ class SpeculativeFastRunner:
             Logits processors that both sample with are called by both threads. Only on a CPU; it gains where the
             target leaves cores and memory bandwidth unused, and loses where it does not.
         paged: whether the caches, of the target and of a draft model, are :class:`~aegis.PagedKVCache`.
+        mode: ``"eager"`` (default), or ``"compiled"``: passes of both models over all rows go through
+            ``torch.compile``, as those of CUDAGraphFastRunner do. The first of each size compiles, which takes seconds
+            to tens of seconds; keep the runner. Where the number of guesses does not vary, shorter passes, at the end
+            of a text, stay eager. Not with a tree, overlap or pages.
 
     Raises:
         ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess; a tree
             that is none, or wider than the vocabulary; overlap on another device than a CPU, or with a tree.
 
-    Passes run eagerly, on CUDA too. One thread at a time. With ``overlap``, a step also raises RuntimeError where the
-    draft's thread has ended, or what it says is about another text (each guess comes with a checksum of the text), and
-    TimeoutError where it does not answer for minutes; a process that forks amid a text cannot go on in the child.
+    On CUDA, no pass is captured in a graph. One thread at a time. With ``overlap``, a step also raises RuntimeError
+    where the draft's thread has ended, or what it says is about another text (each guess comes with a checksum of the
+    text), and TimeoutError where it does not answer for minutes; a process that forks amid a text cannot go on in the
+    child.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class SpeculativeFastRunner:
         tree: TokenTree | Sequence[int] | None = None,
         overlap: bool = False,
         paged: bool = False,
+        mode: Literal["auto", "eager", "compiled"] = "auto",
     ) -> None:
         check_model(target)
         if isinstance(num_speculative_tokens, bool) or not isinstance(num_speculative_tokens, int):
@@ -109,6 +116,7 @@ class SpeculativeFastRunner:
         for name, given in (("sampler", sampler), ("draft_sampler", draft_sampler)):
             if given is not None and not isinstance(given, (FusedLogitsSampler, ProcessedSampler)):
                 raise ValueError(f"{name}: expected a FusedLogitsSampler, alone or after processors, got {given!r}")
+        self.mode = checked_mode(mode, eager=overlap or paged or tree is not None)
         config = target.config.get_text_config(decoder=True)
         if max_cache_len is None:
             max_cache_len = getattr(config, "max_position_embeddings", None)
@@ -126,7 +134,9 @@ class SpeculativeFastRunner:
         nodes = num_speculative_tokens if shape is None else len(shape)
         self.model = target
         self.num_speculative_tokens = num_speculative_tokens
-        self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler, paged=paged)
+        varies = adaptive or draft is None or isinstance(draft, PromptLookup)
+        sizes = range(1 if varies else nodes + 1, nodes + 2) if self.mode == "compiled" else ()
+        self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler, paged=paged, compiled=sizes)
         self._law = Law(self._decoder.runner.sampler)
         self._draft_sampler = draft_sampler
         # A draft that works ahead takes back up to two blocks.
@@ -139,7 +149,7 @@ class SpeculativeFastRunner:
                 self._draft, self._length, batch_size, num_speculative_tokens, max_cache_len
             )
             self._draft = self._overlapped
-        self._ends = _ends(eos_token_id).to(target.device)
+        self._ends = end_tokens(eos_token_id).to(target.device)
         self._stats = SpeculativeStats()
         self._stack: ExitStack | None = None
         with torch.inference_mode(False):
@@ -157,7 +167,8 @@ class SpeculativeFastRunner:
         if not hasattr(model, "config"):
             raise ValueError(f"draft: expected a model, PromptLookup or EarlyExit, got {type(draft).__name__}")
         try:
-            decoder = BlockDecoder(model, rows, max_cache_len, rollback, paged=paged)
+            sizes = (1, 2) if self.mode == "compiled" else ()
+            decoder = BlockDecoder(model, rows, max_cache_len, rollback, paged=paged, compiled=sizes)
         except ValueError as error:
             raise ValueError(f"draft: {error}") from error
         mine, theirs = (m.config.get_text_config(decoder=True).vocab_size for m in (self.model, model))
@@ -380,11 +391,3 @@ class SpeculativeFastRunner:
             tally = self._overlapped.tally
             stats |= {"draft_seconds": tally.seconds, "passes_ahead": tally.ahead}
         return stats
-
-
-def _ends(tokens: int | Sequence[int] | None) -> Tensor:
-    try:
-        given = [] if tokens is None else [tokens] if isinstance(tokens, int) else [index(token) for token in tokens]
-    except TypeError:
-        raise TypeError(f"eos_token_id: expected a token or several, got {tokens!r}") from None
-    return torch.tensor(given, dtype=torch.int64)

@@ -31,13 +31,21 @@ class Speculation(NamedTuple):
             return
         if runner is not None:
             raise ValueError("runner: expected none beside a draft; a SpeculativeFastRunner has its own")
-        if mode not in ("auto", "eager"):
-            raise ValueError(f"mode: expected 'auto' or 'eager' beside a draft, got {mode!r}")
+        if mode not in ("auto", "eager", "compiled"):
+            raise ValueError(f"mode: expected 'auto', 'eager' or 'compiled' beside a draft, got {mode!r}")
         if cache is not None:
             raise ValueError("past_key_values: expected none beside a draft, whose runner has caches of its own")
 
     def runner(
-        self, model: Any, rows: int, max_cache_len: int, sampler: Any, draft_sampler: Any, paged: bool
+        self,
+        model: Any,
+        rows: int,
+        max_cache_len: int,
+        sampler: Any,
+        draft_sampler: Any,
+        *,
+        paged: bool,
+        mode: Any,
     ) -> SpeculativeFastRunner:
         """A runner for one call."""
         return SpeculativeFastRunner(
@@ -50,6 +58,7 @@ class Speculation(NamedTuple):
             draft_sampler=draft_sampler,
             overlap=self.overlap,
             paged=paged,
+            mode=mode,
         )
 
 

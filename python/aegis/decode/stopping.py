@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Stopping"]
+__all__ = ["Stopping", "end_tokens"]
 
 
 class Stopping:
@@ -112,3 +112,18 @@ def _answer(criterion: Any, so_far: Tensor) -> list[bool]:
 
 def _ends_with(row: Tensor, sequence: list[int]) -> bool:
     return len(row) >= len(sequence) and row[-len(sequence) :].tolist() == sequence
+
+
+def end_tokens(tokens: int | Sequence[int] | None) -> Tensor:
+    """int64, of one token, several or none; TypeError for anything else."""
+    try:
+        given = (
+            []
+            if tokens is None
+            else [tokens]
+            if isinstance(tokens, int)
+            else [operator.index(token) for token in tokens]
+        )
+    except TypeError:
+        raise TypeError(f"eos_token_id: expected a token or several, got {tokens!r}") from None
+    return torch.tensor(given, dtype=torch.int64)

@@ -145,7 +145,7 @@ def test_bad_input(llama):
         "draft_sampler: expected a draft": {"draft_sampler": FusedLogitsSampler()},
         "draft: expected one of": {"draft": llama, "prompt_lookup_num_tokens": 3},
         "runner: expected none beside a draft": {"draft": llama, "runner": runner},
-        "mode: expected 'auto' or 'eager' beside a draft": {"draft": llama, "mode": "compiled"},
+        "mode: expected 'auto', 'eager' or 'compiled' beside a draft": {"draft": llama, "mode": "cuda-graph"},
         "past_key_values: expected none beside a draft": {
             "draft": llama,
             "past_key_values": aegis.SlottedStaticCache(llama.config, 1, 40),
