@@ -116,14 +116,9 @@ def _ends_with(row: Tensor, sequence: list[int]) -> bool:
 
 def end_tokens(tokens: int | Sequence[int] | None) -> Tensor:
     """int64, of one token, several or none; TypeError for anything else."""
+    if isinstance(tokens, int):
+        tokens = [tokens]
     try:
-        given = (
-            []
-            if tokens is None
-            else [tokens]
-            if isinstance(tokens, int)
-            else [operator.index(token) for token in tokens]
-        )
+        return torch.tensor([operator.index(token) for token in tokens or ()], dtype=torch.int64)
     except TypeError:
         raise TypeError(f"eos_token_id: expected a token or several, got {tokens!r}") from None
-    return torch.tensor(given, dtype=torch.int64)
