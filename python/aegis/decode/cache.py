@@ -384,7 +384,7 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
         self._gather((indices.nonzero().flatten() if indices.dtype == torch.bool else indices).tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row in use ``repeats`` times, as rows 0, 1, ...; ValueError, with nothing changed, if that is too many."""
+        """Each row in use ``repeats`` times, as rows 0, 1, ...; ValueError, nothing changed, if that is too many."""
         self._gather([row for row in self.rows_in_use for _ in range(repeats)])
 
     def _gather(self, sources: list[int]) -> None:

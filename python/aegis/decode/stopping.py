@@ -119,6 +119,6 @@ def end_tokens(tokens: int | Sequence[int] | None) -> Tensor:
     if isinstance(tokens, int):
         tokens = [tokens]
     try:
-        return torch.tensor([operator.index(token) for token in tokens or ()], dtype=torch.int64)
+        return torch.tensor([operator.index(token) for token in (() if tokens is None else tokens)], dtype=torch.int64)
     except TypeError:
         raise TypeError(f"eos_token_id: expected a token or several, got {tokens!r}") from None
