@@ -140,7 +140,7 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
     def lengths(self) -> Tensor:
         """(batch_size,) int64 on the cache's device: tokens in each row, 0 in free ones. Advanced in place by each
         pass; to be read, not written. It moves at most once, to the device of the first pass."""
-        return self._positions.lengths
+        return self._positions.rejoined()
 
     @property
     def row_lengths(self) -> list[int]:
@@ -274,8 +274,8 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
             raise ValueError(f"rows: expected different rows, at least one, got {chosen}")
         self._positions.host.length_range(chosen)
         before = self._positions.selected
-        self._positions.select(chosen)
         try:
+            self._positions.select(chosen)
             yield
         finally:
             self._positions.select(before)

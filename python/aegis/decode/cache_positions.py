@@ -34,6 +34,8 @@ class Positions:
             self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
             # 1 for rows in use: what they advance by for each token, where the host has no say.
             self.growth = torch.zeros_like(self.lengths)
+        self._parted = False
+        """From before a change on the host until it is on the device, which an exception may come between."""
         self.selected: list[int] | None = None
         self.selection: Tensor | None = None
         self.bracketed = False
@@ -78,10 +80,9 @@ class Positions:
 
     def select(self, rows: Sequence[int] | None) -> None:
         self.open = None
-        self.selected = None if rows is None else list(rows)
-        self.selection = (
-            None if rows is None else torch.tensor(self.selected, dtype=torch.int64).to(self.lengths.device)
-        )
+        selected = None if rows is None else list(rows)
+        selection = None if rows is None else torch.tensor(selected, dtype=torch.int64).to(self.lengths.device)
+        self.selected, self.selection = selected, selection  # without a call between, where an exception could come
 
     def batch_rows(self, batch: int) -> list[int]:
         """The rows that a batch goes to.
@@ -98,8 +99,7 @@ class Positions:
     def begin(self, batch: int, tokens: int) -> None:
         """Opens an eager pass; nothing has been written yet, and nothing is if this raises."""
         rows = self.batch_rows(batch)
-        if self.host.begin(rows, tokens):
-            self._publish_growth()
+        self._begin_on_host(rows, tokens)
         self.shortest, self.longest = self.host.length_range(rows)
         self.at = self.where(batch)
         self.open = (batch, tokens)
@@ -108,32 +108,43 @@ class Positions:
         """Closes it: the rows are longer now."""
         assert self.open is not None
         batch, tokens = self.open
+        self._parted = True
         self.host.commit()
         if self._mapped is None:
             self.advance(batch, tokens)
         else:
             self._publish_lengths()
+        self._parted = False
         self.open = None
 
     def begin_bracket(self, rows: list[int], tokens: int) -> None:
-        if self.host.begin(rows, tokens):
-            self._publish_growth()
+        self._begin_on_host(rows, tokens)
         self.open = None
         self.bracketed = True
 
     def end_bracket(self, completed: bool) -> None:
+        self._parted = True
         self.bracketed = False
         if completed:
             self.host.commit()
         else:
             self.host.abort()
             self._publish_lengths()
+        self._parted = False
+
+    def _begin_on_host(self, rows: list[int], tokens: int) -> None:
+        self.rejoined()
+        self._parted = True
+        if self.host.begin(rows, tokens):
+            self._publish_growth()
+        self._parted = False
 
     def where(self, batch: int) -> Tensor:
         """(batch,) positions of the next tokens. May be a view of ``lengths``."""
+        lengths = self.rejoined()
         if self.selection is not None:
-            return self.lengths.index_select(0, self.selection)
-        return self.lengths if batch == len(self._all_rows) else self.lengths[:batch]
+            return lengths.index_select(0, self.selection)
+        return lengths if batch == len(self._all_rows) else lengths[:batch]
 
     def advance(self, batch: int, tokens: int) -> None:
         """Lets the rows in use of a batch grow, on the device."""
@@ -151,23 +162,28 @@ class Positions:
 
     def crop(self, tokens: Sequence[int]) -> None:
         """Takes tokens off the current rows, at most all of them."""
+        rows, self._parted = self._parted, True
         self.host.crop(self.current_rows(), tokens)
-        self._changed(rows=False)
+        self._changed(rows)
 
     def acquire(self) -> int:
+        self._parted = True
         row = self.host.acquire()
         self._changed()
         return row
 
     def release(self, rows: Sequence[int]) -> None:
+        self._parted = True
         self.host.release(rows)
         self._changed()
 
     def reset(self) -> None:
+        self._parted = True
         self.host.reset()
         self._changed()
 
     def gather(self, sources: Sequence[int]) -> None:
+        self._parted = True
         self.host.gather(sources)
         self._changed()
 
@@ -178,6 +194,15 @@ class Positions:
         self._publish_lengths()
         if rows:
             self._publish_growth()
+        self._parted = False
+
+    def rejoined(self) -> Tensor:
+        """``lengths``, to which the host's are brought first where an exception has come between."""
+        if self._parted:
+            self._publish_lengths()
+            self._publish_growth()
+            self._parted = False
+        return self.lengths
 
     def _publish_lengths(self) -> None:
         if self._mapped is None:
