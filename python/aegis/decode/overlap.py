@@ -52,7 +52,6 @@ class OverlappedDraft:
         self._thread: DraftThread | None = None
         self._end: weakref.finalize[Any, Any] | None = None
         self._held = True  # the draft is this thread's
-        self._holding = 0  # the order that asks for it
         self._number = 0  # of the last order
         self._texts: Texts | None = None  # as of the last block that was received; None after an error
         self._counts: list[int] = []  # of its guesses
@@ -165,18 +164,16 @@ class OverlappedDraft:
             )
         self._texts = None
         try:
-            if not self._holding:
-                self._number += 1
-                self._push(Order(self._number, hold=True))
-                self._holding = self._number
+            # Anew each time: an exception may have come after the answer to an order before was taken out of the ring.
+            self._number += 1
+            self._push(Order(self._number, hold=True))
             answer = self._pop(1)
-            while len(answer) and (answer["flags"][0], answer["sequence"][0]) != (Kind.HELD, self._holding):
+            while len(answer) and (answer["flags"][0], answer["sequence"][0]) != (Kind.HELD, self._number):
                 answer = self._pop(1)
         except BrokenPipeError:
             answer = _NOTHING
         if not len(answer):  # the thread has ended, or is about to
             self._close()
-        self._holding = 0
         self._held = True
 
     def _pop(self, most: int) -> Entries:
@@ -231,4 +228,4 @@ class OverlappedDraft:
         if self._end is not None:
             self._end.detach()
         self._thread, self._end = None, None
-        self._held, self._holding = True, 0
+        self._held = True

@@ -13,6 +13,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models
 from aegis.decode import SpeculativeFastRunner, overlap, overlap_thread
+from aegis.decode.overlap_entries import Kind
 from overlapped import GREEDY, drafting, goes_on, make, near, scripted
 
 FAILURE = "what a draft may run into"
@@ -78,6 +79,27 @@ def test_a_thread_that_does_not_answer_is_waited_for_and_no_longer(llama, monkey
         goes_on(runner, want)
         runner.reset()
         runner.prefill(ids)
+        goes_on(runner, want)
+
+
+def test_an_answer_that_an_exception_took_along_is_not_waited_for(llama, monkeypatch):
+    runner, _, ids, want = scripted(llama)
+    pop = runner._overlapped._pop
+
+    def interrupted(most):
+        answer = pop(most)
+        if answer["flags"][0] == Kind.HELD:
+            raise KeyboardInterrupt
+        return answer
+
+    with runner:
+        runner.prefill(ids)
+        runner.step()
+        monkeypatch.setattr(overlap, "WAIT_SECONDS", 60.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(runner._overlapped, "_pop", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                runner.reset()
         goes_on(runner, want)
 
 
