@@ -154,7 +154,8 @@ class SpeculativeFastRunner:
         self._stack: ExitStack | None = None
         with torch.inference_mode(False):
             columns = max_cache_len + num_speculative_tokens + 2
-            self._text = torch.zeros(batch_size, columns, dtype=torch.int64, device=target.device)
+            self._text_memory = torch.zeros(batch_size, columns, dtype=torch.int64, device=target.device)
+        self._text = self._text_memory  # of the rows of the batch
         self._lengths: list[int] = []  # of each row's text; its last token has not been fed
         self._ended: list[bool] = []
         self._retired: dict[int, Tensor] = {}  # texts of rows whose place in the cache serves as filling
@@ -237,8 +238,9 @@ class SpeculativeFastRunner:
             raise
         rows, length = input_ids.shape
         self._law.begin(length)
-        self._text[:rows, :length] = input_ids
-        self._text[:rows, length] = tokens
+        self._text = self._text_memory[:rows]
+        self._text[:, :length] = input_ids
+        self._text[:, length] = tokens
         self._lengths = [length + 1] * rows
         self._ended = torch.isin(tokens, self._ends).tolist()
         return tokens.clone()
@@ -271,8 +273,8 @@ class SpeculativeFastRunner:
         for row in range(first, last):
             if self._ended[row] and row not in self._retired:
                 self._draft.retire(row)
-                self._retired[row] = self.text(row)
                 self._decoder.retire(row)
+                self._retired[row] = self.text(row)
         tokens, counts = self._pass(min(self._length.now, room), first, last + 1)
         before = [0] * first
         after = [0] * (len(self._lengths) - last - 1)
@@ -294,9 +296,9 @@ class SpeculativeFastRunner:
         fresh, kept, proposed, nodes = verified
         counts, met = self._until_end(fresh, kept + 1)
         counts = [0 if gone else n for n, gone in zip(counts, ended, strict=True)]
-        state[:, 2] += torch.tensor(counts, device=state.device)
         lengths = [1 if gone else length + n for length, n, gone in zip(lengths, counts, ended, strict=True)]
         self._settle(first, lengths)
+        state[:, 2] += torch.tensor(counts, device=state.device)
         for row, length, now, gone in zip(rows, lengths, met, ended, strict=True):
             if not gone:
                 self._lengths[row], self._ended[row] = length, now

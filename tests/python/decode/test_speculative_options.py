@@ -8,7 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models  # noqa: E402
-from aegis.decode import EarlyExit, FusedLogitsSampler, PromptLookup, SpeculativeFastRunner  # noqa: E402
+from aegis.decode import EarlyExit, FusedLogitsSampler, PromptLookup, SpeculativeFastRunner, TokenTree  # noqa: E402
 from aegis.decode.draft_length import DraftLength  # noqa: E402
 from aegis.decode.drafts import first_layers  # noqa: E402
 
@@ -154,6 +154,25 @@ def test_bad_input(llama):
     }.items():
         with pytest.raises(ValueError, match=match):
             aegis.generate(llama, ids, **options, **GREEDY)
+    for tree in ((2, 1), TokenTree([-1])):
+        with pytest.raises(ValueError, match=r"overlap: expected False with a tree, .* got True"):
+            SpeculativeFastRunner(llama, max_cache_len=20, tree=tree, overlap=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"tree": (2, 1)}, {"overlap": True}], ids=["line", "tree", "overlap"])
+def test_processors_see_the_rows_of_the_batch_and_no_more(llama, options):
+    """The runner has room for more."""
+    seen = set()
+
+    def processor(ids, scores):
+        seen.add((len(ids), len(scores)))
+        return scores
+
+    ids = tiny_models.prompts(2)
+    runner = SpeculativeFastRunner(llama, EarlyExit(2), 2, batch_size=4, max_cache_len=60, **options)
+    got = aegis.generate(llama, ids, runner=runner, logits_processor=[processor], **GREEDY)
+    assert torch.equal(got, llama.generate(ids, **GREEDY))
+    assert seen == {(2, 2)}
 
 
 # --- pieces ------------------------------------------------------------------------------------------------------
