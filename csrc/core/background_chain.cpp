@@ -195,6 +195,7 @@ void BackgroundChain::run() noexcept {
       shared_->done.notify_one();
     }
   } catch (...) {
+    const std::lock_guard lock(shared_->mutex);  // add() may be reading it, after close()
     shared_->error = std::current_exception();
   }
   const std::lock_guard lock(shared_->mutex);

@@ -79,7 +79,8 @@ class BackgroundChain {
     const std::shared_ptr<SpscRing> spare = SpscRing::create(kRecords);   // and back
     Record records[kRecords];  // entries have their index as `slot`
     std::exception_ptr error;  // written before `ended`
-    // Guards `ended`, and orders what a side makes visible in a ring against the other's sleep.
+    // Guards both of these, and orders what a side makes visible in a ring against the other's
+    // sleep.
     std::mutex mutex;
     std::condition_variable work;  // the thread sleeps here
     std::condition_variable done;  // and a caller here

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -158,6 +159,33 @@ TEST(BackgroundChain, ThreadsTakeTurnsAndCloseComesAtAnyTime) {
     if (round % 2 == 0) chain.close();
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(chain.state().records, added.load());
+  }
+}
+
+TEST(BackgroundChain, MayFailWhileItIsClosedAndAddedTo) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<bool> closing = false;
+    BackgroundChain chain(32, true, [&](auto&&...) {
+      while (!closing) std::this_thread::yield();
+      throw std::logic_error("of the thread");
+    });
+    chain.add(0, 0.0, {});
+    std::thread closer([&] {
+      closing = true;
+      chain.close();
+    });
+    std::string told;
+    while (told.empty()) {
+      try {
+        chain.add(1, 0.0, {});
+      } catch (const std::runtime_error& error) {
+        told = error.what();
+      }
+    }
+    closer.join();
+    EXPECT_TRUE(told.starts_with("IntegrityChain: ")) << told;
+    EXPECT_EQ(message_of<std::runtime_error>([&] { (void)chain.state(); }),
+              "IntegrityChain: the background thread failed: of the thread");
   }
 }
 
