@@ -174,8 +174,9 @@ def ternary_linear(
     exact value, plus the last rounding.
 
     Raises:
-        ValueError: a wrong dtype, shape, stride or device; a scale that is not finite, or a code of 11 in ``packed``.
-            A GPU raises nothing for the last two: what meets them is NaN.
+        ValueError: a wrong dtype, shape, stride or device; a scale that is not finite, a code of 11 in ``packed``, or
+            a row of it whose last word is not filled up with zeros. A GPU raises nothing for the last three: what meets
+            the first two is NaN, and what stands past k is left out.
         RuntimeError: when a gradient is asked of the result. :class:`aegis.quant.TernaryLinear` with ``train=True``
             has one.
 

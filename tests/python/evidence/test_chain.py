@@ -85,6 +85,7 @@ def test_batches_of_any_nesting(background):
     assert strided.value == want.value, "it is the values in row-major order that count"
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensors_of_every_kind_count_by_their_values_in_row_major_order():
     x = torch.arange(24.0).view(4, 6)
     z = torch.tensor([1 + 2j, 3 - 4j])
