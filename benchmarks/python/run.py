@@ -48,6 +48,7 @@ ORDER = [
     "bench_to_bfloat16_rne",
     "bench_integrity_chain",
     "bench_telemetry",
+    "bench_gc",
 ]
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 

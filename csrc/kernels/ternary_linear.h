@@ -45,7 +45,7 @@ constexpr int64_t ternary_place(int64_t i) {
 template <class Element>
 struct TernaryLinear {
   const Element* x;        ///< (rows, k), row-major
-  const uint32_t* packed;  ///< (n, trit_words(k)), row-major; trits past k are zero
+  const uint32_t* packed;  ///< (n, trit_words(k)), row-major; zeros past k
   const float* scale;      ///< n, or one for all columns
   int64_t scale_stride;    ///< 1, or 0 where there is one
   const Element* bias;     ///< n, or null
@@ -66,8 +66,8 @@ struct TernaryKernels {
   /// Prepares rows [begin, end) of x. Threads may share a job, each with rows of its own.
   void (*prepare)(const TernaryLinear<Element>&, int64_t begin, int64_t end);
   /// Fills columns [begin, end) of `out`, once all rows are prepared. Threads may share a job, each
-  /// with columns of its own. False where a code of 11 was met: what that column holds then means
-  /// nothing.
+  /// with columns of its own. False where a code of 11 was met, or anything but zeros past k: what
+  /// that column holds then means nothing.
   bool (*columns)(const TernaryLinear<Element>&, int64_t begin, int64_t end);
 };
 

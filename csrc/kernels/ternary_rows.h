@@ -124,7 +124,9 @@ inline bool ternary_tile(const TernaryLinear<Element>& job, int64_t row, int64_t
       totals[i] = static_cast<float>(job.sums[row + i % R] - sums[i]);
     }
   }
+  const int64_t used = job.k % kTritsInWord;  // of the last word
   for (int c = 0; c < C; ++c) {
+    if (used) valid &= words[c][count - 1] >> 2 * used == 0;
     const int64_t column = first + c * apart;
     const float scale = job.scale[column * job.scale_stride];
     const float bias = job.bias ? widen(job.bias[column]) : 0;

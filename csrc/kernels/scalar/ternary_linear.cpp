@@ -14,7 +14,10 @@ int trit_at(const uint32_t* words, int64_t i) {
   return static_cast<int>(code & 1) - static_cast<int>(code >> 1);
 }
 
-bool valid(const uint32_t* words, int64_t count) {
+/// Whether `words` are those of a row of `k` trits.
+bool valid(const uint32_t* words, int64_t k) {
+  const int64_t count = trit_words(k), used = k % kTritsInWord;
+  if (used != 0 && words[count - 1] >> 2 * used != 0) return false;
   return std::all_of(words, words + count,
                      [](uint32_t word) { return (word & word >> 1 & kLowBits) == 0; });
 }
@@ -56,7 +59,7 @@ bool ternary_columns(const TernaryLinear<Element>& job, int64_t begin, int64_t e
   const int64_t words = trit_words(job.k);
   for (int64_t column = begin; column < end; ++column) {
     const uint32_t* packed = job.packed + column * words;
-    all_valid = valid(packed, words) && all_valid;
+    all_valid = valid(packed, job.k) && all_valid;
     for (int64_t row = 0; row < job.rows; ++row) {
       const int8_t* values = job.values + row * ternary_padded(job.k);
       int32_t sum = 0;
@@ -85,7 +88,7 @@ bool ternary_columns_exact(const TernaryLinear<Element>& job, int64_t begin, int
   const int64_t words = trit_words(job.k);
   for (int64_t column = begin; column < end; ++column) {
     const uint32_t* packed = job.packed + column * words;
-    all_valid = valid(packed, words) && all_valid;
+    all_valid = valid(packed, job.k) && all_valid;
     for (int64_t row = 0; row < job.rows; ++row) {
       const float* floats = job.floats + row * ternary_padded(job.k);
       float sum = 0;

@@ -47,7 +47,8 @@ Tensor ternary_linear(const Tensor& x, const Tensor& packed, const Tensor& scale
                                   if (!kernel.columns(job, begin, end)) valid = false;
                                 });
   });
-  check<std::invalid_argument>(valid, "packed: expected codes 00, 01 and 10, got 11");
+  check<std::invalid_argument>(valid, "packed: expected codes 00, 01 and 10, and zeros past the ",
+                               k, " trits of a row, got others");
   return out;
 }
 

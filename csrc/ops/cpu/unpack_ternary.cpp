@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/ternary_linear.h"
 #include "ops/ternary.h"
 
 namespace aegis::ops {
@@ -24,6 +25,8 @@ Tensor unpack_ternary(const Tensor& packed, const Tensor& scale, int64_t k) {
   }
   const Tensor scales = packed_copy(scale);
   const auto* values = static_cast<const float*>(scales.const_data_ptr());
+  check<std::invalid_argument>(kernels::all_finite(values, scales.numel()),
+                               "scale: expected finite values, got others");
   const int64_t step = scales.numel() == 1 ? 0 : 1;
   Tensor out = torch::stable::new_empty(packed, {n, k}, ScalarType::Float);
   auto* weights = static_cast<float*>(out.mutable_data_ptr());

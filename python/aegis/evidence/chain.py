@@ -15,7 +15,6 @@ from aegis import _C
 
 __all__ = ["IntegrityChain"]
 
-_NOTHING: tuple[()] = ()
 _NO_SEQUENCES = (str, bytes, bytearray, memoryview, range, UserString)  # have no tensors; items of text are text again
 _STATE_KEYS = {"bits", "lanes", "value", "records"}
 
@@ -44,7 +43,7 @@ class IntegrityChain:
     def __init__(self, *, bits: int = 32, lanes: bool = True, background: bool = False) -> None:
         self._chain = _C.BackgroundChain(bits, lanes) if background else _C.IntegrityChain(bits, lanes)
 
-    def add(self, step: int, loss: float, batch: Any = _NOTHING) -> None:
+    def add(self, step: int, loss: float, batch: Any = ()) -> None:
         """Adds a record.
 
         Args:
@@ -62,7 +61,8 @@ class IntegrityChain:
         step, loss = operator.index(step), float(loss)
         if not -(2**63) <= step < 2**63:
             raise ValueError(f"step: expected a number of 64 bits, got {step}")
-        parts = [] if batch is _NOTHING else [_memory(leaf) for leaf in _leaves(batch)]
+        parts: list[np.ndarray[Any, Any]] = []
+        _collect(batch, parts)
         self._chain.add(step, loss, parts)
 
     def add_batch(self, batch: Any) -> None:
@@ -105,6 +105,21 @@ class IntegrityChain:
         """Ends the background thread, after what waits for it. Without one, nothing happens."""
         if isinstance(self._chain, _C.BackgroundChain):
             self._chain.close()
+
+
+def _collect(batch: Any, parts: list[np.ndarray[Any, Any]]) -> None:
+    """Appends the memory of all leaves. Plain tensors in sequences take few calls: right after a step the code of each
+    has left the caches, and the general way takes 200 µs instead of the 12 that it takes otherwise."""
+    if type(batch) is Tensor:
+        try:
+            parts.append(batch.numpy().ravel())
+        except (TypeError, RuntimeError):  # not on the host, with a gradient, not strided, of a dtype NumPy has not
+            parts.extend(_memory(leaf) for leaf in _leaves(batch))
+    elif type(batch) in (list, tuple):
+        for item in batch:
+            _collect(item, parts)
+    else:
+        parts.extend(_memory(leaf) for leaf in _leaves(batch))
 
 
 def _leaves(batch: Any) -> Iterator[Tensor | np.ndarray[Any, Any]]:

@@ -174,8 +174,9 @@ def ternary_linear(
     exact value, plus the last rounding.
 
     Raises:
-        ValueError: a wrong dtype, shape, stride or device; a scale that is not finite, or a code of 11 in ``packed``.
-            A GPU raises nothing for the last two: what meets them is NaN.
+        ValueError: a wrong dtype, shape, stride or device; a scale that is not finite, a code of 11 in ``packed``, or
+            a row of it whose last word is not filled up with zeros. A GPU raises nothing for the last three: what meets
+            the first two is NaN, and what stands past k is left out.
         RuntimeError: when a gradient is asked of the result. :class:`aegis.quant.TernaryLinear` with ``train=True``
             has one.
 
@@ -194,7 +195,7 @@ def unpack_ternary(packed: Tensor, scale: Tensor, k: int, *, dtype: torch.dtype 
 
     Args:
         packed: (n, ceil(k / 16)) uint32, contiguous.
-        scale: (n,) or (1,) float32.
+        scale: (n,) or (1,) float32, finite.
         k: weights in a row.
         dtype: of the result; it is rounded from float32.
 
@@ -202,7 +203,8 @@ def unpack_ternary(packed: Tensor, scale: Tensor, k: int, *, dtype: torch.dtype 
         (n, k): -scale, 0 or +scale. It has no gradient.
 
     Raises:
-        ValueError: a wrong dtype, shape or device, a code of 11, or a row whose last word is not filled up with zeros.
+        ValueError: a wrong dtype, shape or device, a scale that is not finite, a code of 11, or a row whose last word
+            is not filled up with zeros.
 
     Cost: two passes over the packed weights and one over the result. Those on a GPU are unpacked on the CPU, and the
     result moved back.

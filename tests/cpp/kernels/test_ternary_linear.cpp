@@ -219,6 +219,23 @@ TEST_P(TernaryLinearTest, ACodeOf11IsFoundWhereverItStands) {
   }
 }
 
+TEST_P(TernaryLinearTest, WeightsOfLongerRowsAreFound) {
+  for (const bool exact : {false, true}) {
+    for (const int64_t rows : {1, 2, 4}) {
+      for (int64_t used = 1; used < 16; ++used) {
+        const int64_t column = used % 6;
+        for (const uint32_t code : {1u, 2u}) {
+          Layer<float> layer(rows, 288 + used, 6);
+          layer.word_at(column, 18) |= code << 2 * (used + used % 2 * (15 - used));
+          EXPECT_FALSE(layer.run(GetParam(), exact)) << used;
+          EXPECT_TRUE(layer.run(GetParam(), exact, false, 0, column)) << used;
+          EXPECT_TRUE(layer.run(GetParam(), exact, false, column + 1, 6)) << used;
+        }
+      }
+    }
+  }
+}
+
 /// In every order of additions.
 template <class Element>
 void keeps_the_exact_bound(Isa isa, double relative, double absolute) {

@@ -85,6 +85,37 @@ def test_batches_of_any_nesting(background):
     assert strided.value == want.value, "it is the values in row-major order that count"
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_every_kind_count_by_their_values_in_row_major_order():
+    x = torch.arange(24.0).view(4, 6)
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    kinds = {
+        "scalar": (torch.tensor(3.5), torch.tensor([3.5])),
+        "bool": (x > 3, (x > 3).to(torch.uint8)),
+        "uint16": (x.to(torch.uint16), x.to(torch.int16)),
+        "half": (x.half(), x.half().view(torch.int16)),
+        "bfloat16": (x.bfloat16(), x.bfloat16().view(torch.int16)),
+        "float8": (x.to(torch.float8_e4m3fn), x.to(torch.float8_e4m3fn).view(torch.uint8)),
+        "gradient": (x.clone().requires_grad_(), x),
+        "parameter": (torch.nn.Parameter(x), x),
+        "transposed": (x.t(), x.t().contiguous()),
+        "every other": (x[::2, 1::2], x[::2, 1::2].contiguous()),
+        "expanded": (x[:, :1].expand(4, 5), x[:, :1].repeat(1, 5)),
+        "conjugated": (z.conj(), torch.view_as_real(z.conj().resolve_conj())),
+        "negated": (z.conj().imag, -torch.tensor([2.0, -4.0])),
+        "no rows": (x[:0], torch.zeros(0)),
+        "no columns": (x[:, :0], torch.zeros(0)),
+        "nested": (torch.nested.nested_tensor([x[0]]), x[0]),
+    }
+    for name, (tensor, same) in kinds.items():
+        want = IntegrityChain()
+        want.add_batch([np.frombuffer(same.numpy().tobytes(), np.uint8)])
+        for batch in (tensor, [tensor], {"a": tensor}):
+            chain = IntegrityChain()
+            chain.add_batch(batch)
+            assert chain.value == want.value, name
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("background", [False, True])
 def test_goes_on_from_a_state(kind, background):

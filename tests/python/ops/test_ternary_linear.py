@@ -217,7 +217,8 @@ def with_two(row: int, trit: int) -> torch.Tensor:
         (X, PACKED, torch.tensor([torch.nan]), None, "scale: expected finite values, got others"),
         (X, PACKED, SCALE, BIAS.half(), "bias: expected dtype float32, got float16"),
         (X, PACKED, SCALE, BIAS[:4], r"bias: expected shape \[5\] \(the rows of packed\), got \[4\]"),
-        (X, with_two(3, 17), SCALE, None, "packed: expected codes 00, 01 and 10, got 11"),
+        (X, with_two(3, 17), SCALE, None, "packed: expected codes 00, 01 and 10, .*, got others"),
+        (X[:, :19], PACKED, SCALE, None, "packed: .* and zeros past the 19 trits of a row, got others"),
         (torch.empty(0, (1 << 22) + 1), PACKED, SCALE, None, "x: expected at most 4194304 elements in a row"),
     ],
 )

@@ -69,6 +69,8 @@ def test_compile_fullgraph():
         (TWO_ROWS.t().contiguous().t(), SCALE, 18, "packed: expected .*not contiguous"),
         (TWO_ROWS, SCALE, -1, "k: expected at least 0, got -1"),
         (TWO_ROWS, torch.ones(3), 18, r"scale: expected shape \[2\] .*got \[3\]"),
+        (TWO_ROWS, SCALE / 0, 18, "scale: expected finite values, got others"),
+        (TWO_ROWS, torch.tensor([torch.nan]), 18, "scale: expected finite values, got others"),
         (TWO_ROWS, SCALE.half(), 18, "scale: expected dtype float32, got float16"),
         (words([0, 0], [3 << 4, 0]), SCALE, 18, "packed: expected codes 00, 01 and 10, got another at trit 2 of row 1"),
         (words([0, 0], [0, 1 << 4]), SCALE, 18, "zeros that fill up the row, got another at trit 18 of row 1"),
