@@ -352,9 +352,9 @@ def test_a_copy_of_pages_that_dies_leaves_both_rows_their_tokens(llama, monkeypa
     assert cache.row_lengths == cache.lengths.tolist() == [21, 21, 0]
     assert cache.rows_in_use == [0, 1]
     assert len(cache.table.pages_of(2)) == 0
-    for row, start in ((twin, 5), (0, 6)):
-        want = alone(llama, torch.cat([ids[0], ids.new_tensor([start])]), 6)
-        assert torch.equal(decode(llama, cache, [row], ids.new_tensor([[start]]), 6)[0], want)
+    starts = ids.new_tensor([[5], [6]])
+    for got, start in zip(decode(llama, cache, [twin, 0], starts, 6), starts, strict=True):
+        assert torch.equal(got, alone(llama, torch.cat([ids[0], start]), 6))
 
 
 def test_named_tokens_are_those_of_the_call(llama):
