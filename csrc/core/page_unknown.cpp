@@ -30,7 +30,9 @@ std::vector<PageTable::Copy> PageTable::extend(std::span<const uint32_t> sequenc
     const Sequence& sequence = of(sequences[i]);
     if (lengths[i] <= sequence.length) continue;
     grows = true;
-    needed += blocks(lengths[i]) - std::ssize(sequence.pages);
+    // Of what no table has room for, no more than shows it: neither lengths nor sums overflow.
+    const int64_t last = std::min((lengths[i] - 1) / block_size_, 2 * pages());
+    needed += last + 1 - std::ssize(sequence.pages);
     if (!last_is_shared(sequence)) continue;
     const uint32_t page = sequence.pages.back();
     // Where all who hold it write, the last of them keeps it.

@@ -64,7 +64,8 @@ def generate(
         mode: how a step runs; see :class:`~aegis.CUDAGraphFastRunner`.
         runner: one to use again, with what it has compiled or captured; it is reset first. Its mode and sizes count,
             and its cache is used. One that speculates has its draft.
-        paged: whether the cache that is made for the call is a :class:`~aegis.PagedKVCache`.
+        paged: whether the cache that is made for the call is a :class:`~aegis.PagedKVCache`. Prompts of the batch that
+            begin alike do not share pages.
         draft: what guesses tokens for the model to verify, several in one pass: see
             :class:`~aegis.SpeculativeFastRunner`. transformers' names say the same: ``assistant_model``,
             ``prompt_lookup_num_tokens``, ``assistant_early_exit``, ``num_assistant_tokens``.

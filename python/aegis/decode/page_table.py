@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aegis import _C
 
-__all__ = ["PageTable", "PagesExhausted"]
+__all__ = ["PageTable", "PagesExhausted", "token_array"]
 
 PagesExhausted = _C.PagesExhausted
 """A MemoryError: fewer pages were free or evictable than a call needed; nothing was changed."""
@@ -78,11 +78,11 @@ class PageTable:
         Returns:
             How many of them, from the first on, lie in pages that were there before.
         """
-        return self._table.begin(_number("sequence", sequence), _tokens(tokens))
+        return self._table.begin(_number("sequence", sequence), token_array(tokens))
 
     def lookup(self, tokens: Any) -> int:
         """How many of these tokens, from the first on and in full blocks, :meth:`begin` would find there."""
-        return self._table.lookup(_tokens(tokens))
+        return self._table.lookup(token_array(tokens))
 
     def append(self, sequence: int, tokens: Any) -> tuple[int, int] | None:
         """More tokens.
@@ -91,7 +91,7 @@ class PageTable:
             (from, to) where the last page was shared: copy its keys and values before the tokens' are written. None
             where there is nothing to copy.
         """
-        return self._table.append(_number("sequence", sequence), _tokens(tokens))
+        return self._table.append(_number("sequence", sequence), token_array(tokens))
 
     def extend(self, sequences: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int]]:
         """More tokens for several sequences, until each has its length; all of them or none. Which tokens they are is
@@ -105,7 +105,7 @@ class PageTable:
     def tell(self, sequence: int, tokens: Any) -> None:
         """What the first tokens are that are not :meth:`known`: no more than have been written. Their blocks can be
         shared from then on."""
-        self._table.tell(_number("sequence", sequence), _tokens(tokens))
+        self._table.tell(_number("sequence", sequence), token_array(tokens))
 
     def known(self, sequence: int) -> int:
         """Tokens of a sequence, from the first on, that are known."""
@@ -226,7 +226,8 @@ def _number(name: str, value: Any) -> int:
     return int(value)
 
 
-def _tokens(tokens: Sequence[int] | Any) -> NDArray[np.uint32]:
+def token_array(tokens: Sequence[int] | Any) -> NDArray[np.uint32]:
+    """Token ids as the core takes them; the caller's own array where it is one already."""
     given = np.asarray(tokens)
     if given.size == 0:
         return np.empty(0, np.uint32)

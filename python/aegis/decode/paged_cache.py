@@ -41,7 +41,8 @@ class PagedKVCache(SlottedStaticCache):
 
     Pages are shared by the token ids in and before them, where the cache knows these: those of
     :meth:`acquire_row`, once they have been fed, and those of :meth:`tell`. Only full blocks are shared. Feed the
-    tokens that were named: what is fed is not compared with them.
+    tokens that were named: what is fed is not compared with them. Rows that a pass takes into use by itself, as
+    ``generate`` does, share nothing.
 
     A page has a place in each layer, so that layers with a sliding window keep what lies before it, too, and ``crop``
     can take back any number of tokens. With ``attn_implementation="aegis"`` a decoded token reads the pages where they
@@ -97,10 +98,17 @@ class PagedKVCache(SlottedStaticCache):
         return self._settings
 
     def _copy_pages(self, pairs: list[tuple[int, int]]) -> None:
-        on_device = torch.tensor(pairs, device=self._positions.lengths.device)
-        for layer in self._stored.values():
-            assert isinstance(layer, PagedLayer)
-            layer.copy_pages(on_device)
+        layers = [layer for layer in self._stored.values() if isinstance(layer, PagedLayer)]
+        try:
+            on_device = torch.tensor(pairs, device=self._positions.lengths.device)
+            for layer in layers:
+                layer.copy_pages(on_device)
+        except BaseException:
+            # Out of memory, or interrupted. The table has given the pages already: they must have their content, or the
+            # next pass over these rows would read what was never written.
+            for layer in layers:
+                layer.copy_each(pairs)
+            raise
 
     def move_tokens(self, sources: Tensor, positions: Tensor) -> None:
         if not all(layer.is_initialized for layer in self._stored.values()):

@@ -73,6 +73,13 @@ class PagedLayer(SlottedLayer):
             for pool in self._pool():
                 pool[pairs[:, 1]] = pool[pairs[:, 0]]
 
+    def copy_each(self, pairs: list[tuple[int, int]]) -> None:
+        """The same, slower, and without memory beside the pool."""
+        if self.is_initialized:
+            for pool in self._pool():
+                for source, target in pairs:
+                    pool[target].copy_(pool[source])
+
     def page_bytes(self) -> int:
         """Of a page's keys and values; 0 before there are any."""
         if not self.is_initialized:

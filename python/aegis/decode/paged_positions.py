@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aegis.decode.cache_positions import Positions
-from aegis.decode.page_table import PageTable
+from aegis.decode.page_table import PageTable, token_array
 
 __all__ = ["PagedPositions", "as_tokens"]
 
@@ -28,7 +29,8 @@ class PagedPositions(Positions):
 
     Args:
         table: an empty one.
-        copy: called with pairs of pages before a pass, to copy what they hold in every layer.
+        copy: a method that gets pairs of pages before a pass, to copy what they hold in every layer. It is held weakly:
+            it is that of the cache, whose memory is to go with its last reference.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class PagedPositions(Positions):
     ) -> None:
         super().__init__(rows, capacity, [], device)
         self.table = table
-        self._copy = copy
+        self._copy = WeakMethod(copy)
         count = -(-capacity // table.block_size)
         with torch.inference_mode(False):
             spare = torch.arange(table.pages, table.pages + rows)
@@ -67,7 +69,7 @@ class PagedPositions(Positions):
             self.open = None
             self.host.abort()
             if fresh:
-                super().release(fresh)
+                self.release(fresh)
             raise
 
     def commit(self) -> None:
@@ -85,7 +87,7 @@ class PagedPositions(Positions):
             self.bracketed = False
             self.host.abort()
             if fresh:
-                super().release(fresh)
+                self.release(fresh)
             raise
         self._stepping = list(rows)
 
@@ -99,8 +101,12 @@ class PagedPositions(Positions):
         lengths = [held[row] + tokens for row in rows]
         pairs = self.table.extend(rows, lengths)
         if pairs:
-            self._copy(pairs)
-            self._publish(rows)
+            copy = self._copy()
+            assert copy is not None
+            try:
+                copy(pairs)
+            finally:  # what the table says is so: also where this raises, the rows have other pages now
+                self._publish(rows)
             return
         size = self.table.block_size
         self._publish([row for row, length in zip(rows, lengths, strict=True) if self._held[row] * size < length])
@@ -135,6 +141,7 @@ class PagedPositions(Positions):
 
     def tell(self, row: int, tokens: NDArray[Any]) -> None:
         """What a row's tokens are, from the first that is not known."""
+        self.host.length_range([row])
         unknown = self.host.lengths[row] - self.table.known(row)
         if len(tokens) > unknown:
             raise ValueError(
@@ -235,8 +242,8 @@ class PagedPositions(Positions):
 
 
 def as_tokens(tokens: Any) -> NDArray[Any]:
-    """One row of token ids, of a list, an array or a tensor of any device."""
+    """One row of token ids, of a list, an array or a tensor of any device: a copy, which nobody changes later."""
     given = tokens.detach().cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(f"tokens: expected integers of one dimension, got {given.dtype} of shape {given.shape}")
-    return given
+    return token_array(given).copy()

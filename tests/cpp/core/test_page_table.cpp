@@ -120,6 +120,20 @@ TEST(PageTable, ExtendsAllSequencesOrNone) {
   table.check_invariants();
 }
 
+TEST(PageTable, LengthsThatNoTableHasRoomForAreRefused) {
+  for (const int64_t block_size : {1, 4}) {
+    PageTable table(4, block_size, Eviction::lru);
+    for (uint32_t sequence : {0, 1, 2}) table.begin(sequence, {});
+    const std::vector<uint32_t> all{0, 1, 2};
+    for (const int64_t length : {INT64_MAX, INT64_MAX / 3 + 1, 5 * block_size}) {
+      const std::vector<int64_t> lengths(3, length);
+      EXPECT_THROW(table.extend(all, lengths), PagesExhausted) << length;
+      EXPECT_EQ(table.free_pages(), 4);
+    }
+    table.check_invariants();
+  }
+}
+
 TEST(PageTable, OutOfPagesChangesNothing) {
   PageTable table(4, 2, Eviction::lru);
   table.begin(1, count(0, 4));

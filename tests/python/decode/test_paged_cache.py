@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import aegis
 import pytest
 import torch
@@ -321,6 +324,66 @@ def test_a_pass_that_dies_leaves_the_pages_to_the_next(llama):
     torch.testing.assert_close(got, forward(llama, ids, None, use_cache=False)[:, 10:], atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("bracketed", [False, True])
+def test_a_copy_of_pages_that_dies_leaves_both_rows_their_tokens(llama, monkeypatch, layer, error, bracketed):
+    """The table has given the row another page by then."""
+    cache = aegis.PagedKVCache(llama.config, 3, 64)
+    ids = tiny_models.prompts(1, 21)
+    with cache.rows([cache.acquire_row()]):
+        forward(llama, ids, cache)
+    twin = cache.fork(0)
+
+    def dies(pairs):
+        raise error
+
+    def try_to_feed():
+        if bracketed:
+            cache.begin_step()
+        else:
+            forward(llama, ids[:, :1].expand(2, 1), cache, **masks)
+
+    with monkeypatch.context() as patch, cache.rows([twin, 2]):
+        masks = {"attention_mask": cache.attention_mask(1), "position_ids": cache.position_ids(1)}
+        patch.setattr(cache.layers[layer], "copy_pages", dies)
+        with pytest.raises(error):
+            try_to_feed()
+    assert cache.row_lengths == cache.lengths.tolist() == [21, 21, 0]
+    assert cache.rows_in_use == [0, 1]
+    assert len(cache.table.pages_of(2)) == 0
+    starts = ids.new_tensor([[5], [6]])
+    for got, start in zip(decode(llama, cache, [twin, 0], starts, 6), starts, strict=True):
+        assert torch.equal(got, alone(llama, torch.cat([ids[0], start]), 6))
+
+
+def test_named_tokens_are_those_of_the_call(llama):
+    """What the caller's memory holds later is not what was fed, and nothing may be shared by it."""
+    for tokens in (tiny_models.prompts(1, 40)[0], tiny_models.prompts(1, 40)[0].numpy().astype("uint32")):
+        cache = aegis.PagedKVCache(llama.config, 1, 64)
+        was = tokens.tolist()
+        row = cache.acquire_row(tokens)
+        tokens[:] = 3
+        with cache.rows([row]):
+            forward(llama, torch.tensor([was]), cache)
+        assert (cache.table.lookup(was), cache.table.lookup([3] * 40)) == (32, 0)
+
+
+def test_memory_goes_with_the_last_reference(llama):
+    options = {"dtype": torch.float32, "device": "cpu"}
+    aegis.PagedKVCache(llama.config, 1, 64, **options)  # what the first one imports leaves cycles
+    gc.collect()
+    gc.disable()
+    try:
+        cache = aegis.PagedKVCache(llama.config, 1, 64, **options)
+        forward(llama, tiny_models.prompts(1), cache)
+        pool = weakref.ref(cache.layers[0].keys)
+        del cache
+        assert pool() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -333,12 +396,14 @@ def test_a_pass_that_dies_leaves_the_pages_to_the_next(llama):
             ValueError,
             "tokens: expected at most 0, those of the row that are not known, got 1",
         ),
-        (lambda c: c.tell(9, [1]), IndexError, ""),
+        (lambda c: c.tell(9, [1]), IndexError, "row: expected 0 to 1, got 9"),
+        (lambda c: c.tell(-1, [1]), IndexError, "row: expected 0 to 1, got -1"),
         (lambda c: c.acquire_row([]), ValueError, "tokens: expected 1 to 32, what a row can hold, got 0"),
         (lambda c: c.acquire_row(range(33)), ValueError, "tokens: expected 1 to 32, what a row can hold, got 33"),
         (lambda c: c.acquire_row([0.5]), ValueError, "tokens: expected integers of one dimension, got float64"),
         (lambda c: c.acquire_row([[1]]), ValueError, "tokens: expected integers of one dimension"),
         (lambda c: c.acquire_row([-1, 2]), ValueError, "tokens: expected 0 to 4294967295, got -1"),
+        (lambda c: c.acquire_row([1, 2**32]), ValueError, "tokens: expected 0 to 4294967295, got 4294967296"),
     ],
 )
 def test_bad_input(llama, call, error, message):

@@ -47,7 +47,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), text=texts, dies=st.booleans())
     def feed(self, data, text, dies):
-        rows = data.draw(st.permutations(range(ROWS)))[: data.draw(st.integers(1, ROWS))]
+        self.feed_rows(data.draw(st.permutations(range(ROWS)))[: data.draw(st.integers(1, ROWS))], text, dies)
+
+    def feed_rows(self, rows, text, dies=False):
         feeds = {row: (self.to_come.get(row, []) + text)[: len(text)] for row in rows}
         longer = {row: (self.rows[row] or []) + feeds[row] for row in rows}
         new = torch.tensor([content(longer[row])[-len(text) :] for row in rows]).view(len(rows), 1, len(text), 1)
@@ -97,10 +99,25 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(RuntimeError, match="expected a free row"):
                 self.cache.fork(row)
             return
+        self.fork_row(row)
+
+    def fork_row(self, row):
         twin = self.cache.fork(row)
         assert twin == self.rows.index(None)
         self.rows[twin] = list(self.rows[row])
         self.to_come[twin] = list(self.to_come.get(row, []))
+
+    @precondition(lambda self: None in self.rows and any(len(row or []) % BLOCK for row in self.rows))
+    @rule(data=st.data(), text=texts, together=st.booleans())
+    def fork_within_a_page_and_go_on(self, data, text, together):
+        row = data.draw(st.sampled_from([row for row in self.in_use() if len(self.rows[row]) % BLOCK]))
+        self.fork_and_go_on(row, text, together)
+
+    def fork_and_go_on(self, row, text, together):
+        both = [self.rows.index(None), row]
+        self.fork_row(row)
+        for rows in [both] if together else [both[:1], both[1:]]:
+            self.feed_rows(rows, text)
 
     @precondition(lambda self: self.in_use())
     @rule(data=st.data())
@@ -164,7 +181,24 @@ class Machine(RuleBasedStateMachine):
             for layer in self.cache.layers:
                 kept = layer.keys[blocks[:count]].flatten()[: len(text or [])]
                 assert kept.tolist() == content(text or [])
+        # A page that was to be copied, and was not, then holds nothing that looks like its content.
+        free = torch.from_numpy(self.cache.table.mask(used=False, evictable=False)).nonzero().flatten()
+        for layer in self.cache.layers:
+            layer.keys[free], layer.values[free] = -1, 1
 
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(deadline=None, max_examples=40, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("length", range(1, 2 * BLOCK))
+def test_forks_within_a_page(length, together):
+    """What the random tests need not come to."""
+    machine = Machine()
+    machine.start(pages=12, eviction="lru")
+    machine.feed_rows([1], [1] * length)
+    machine.every_row_finds_its_tokens()
+    for text in ([0], [1, 0]):
+        machine.fork_and_go_on(1, text, together)
+        machine.every_row_finds_its_tokens()
