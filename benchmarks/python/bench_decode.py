@@ -140,6 +140,8 @@ def ternary_layers(table: Table, turns: int, new: int, large: bool) -> None:
             table.compared(*arguments)
         else:
             table.ratio(*arguments, 4)
+    if large and peer is None:
+        _without_llama_cpp(table, what)
     if peer is not None:
         anchor = f"llama.cpp ({peer.version}), TQ2_0, the rest float16"
         table.ratio(
@@ -158,11 +160,22 @@ def large_model(table: Table, turns: int, new: int) -> None:
     _beside_llama_cpp(table, f"{what}: compiled step", contest, "float32", ms["compiled"], None)
 
 
+# Milliseconds a token of llama.cpp on these models, for readers who have none: of another day, and set against nothing.
+ELSEWHERE = "1.91 (6 layers, float32), 14.7 (8 layers, float32) and 4.15 (8 layers, TQ2_0)"
+
+
+def _without_llama_cpp(table: Table, what: str) -> None:
+    table.notes.append(
+        f"{what}: llama.cpp was not here; {llama_cpp_peer.VARIABLE} names a Python that has it. Figures of "
+        f"another day, not of this run: {ELSEWHERE} ms a token, llama-cpp-python 0.3.36 on 2 threads of an AMD EPYC."
+    )
+
+
 def _beside_llama_cpp(
     table: Table, what: str, contest: Contest, dtype: str, ours: float, at_least: float | None
 ) -> None:
     if llama_cpp_peer.interpreter() is None:
-        table.notes.append(f"{what}: llama.cpp is not here; {llama_cpp_peer.VARIABLE} names a Python that has it.")
+        _without_llama_cpp(table, what)
         return
     theirs = llama_cpp_peer.greedy(
         contest.model, contest.ids[0].tolist(), contest.new, dtype=dtype, threads=torch.get_num_threads()
