@@ -205,12 +205,17 @@ class PagedPositions(Positions):
 
     def reset(self) -> None:
         super().reset()
+        count = len(self._all_rows)
+        for twin in range(count, 2 * count):  # of a gather that an exception ended
+            if twin in self.table:
+                self.table.free(twin)
         self._empty(self._all_rows)
 
     def _empty(self, rows: Sequence[int]) -> None:
         for row in rows:
             self._untold.pop(row, None)
-            self.table.free(row)
+            if row in self.table:  # not where an exception came between the two
+                self.table.free(row)
             self.table.begin(row, ())
         self._publish(rows)
 
