@@ -108,7 +108,7 @@ class Feeder {
     std::vector<int64_t> indices;  // reserved for the largest batch so far
     bool own_memory = false;       // batch.fields is the caller's: no slot is needed
     Batch batch;
-    std::exception_ptr error;  // null in a job that is free: who takes a batch takes it too
+    std::exception_ptr error;         // null in a job that is free: who takes a batch takes it too
     std::atomic<bool> filled{false};  // release by the filler, acquire by the consumer
   };
 

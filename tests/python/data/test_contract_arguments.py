@@ -333,16 +333,17 @@ def test_persistent_workers_without_workers(way):
 
 
 class Overtaken(Map):
-    """Item 0 is not ready before the last item is being made."""
+    """Item 0 is not ready before ``last`` is set, by whoever makes the last item, if it may come before 0 is there."""
 
-    def __init__(self):
+    def __init__(self, in_order):
         super().__init__(n=6)
+        self.in_order = in_order
         self.last = multiprocessing.get_context("fork").Event()
 
     def __getitem__(self, i):
         if i == 0:
             assert self.last.wait(60)
-        if i == 5:
+        if i == 5 and self.in_order:
             self.last.set()
         return super().__getitem__(i)
 
@@ -356,7 +357,12 @@ def test_in_order_and_order_of_arrival(in_order, order):
         arguments["prefetch_factor"] = 3  # all six are asked for at once, and none is delivered before the slow one
 
     def script(loader_type):
-        return [int(i) for _, i in loader_type(Overtaken(), in_order=in_order, **arguments)]
+        dataset, arrived = Overtaken(in_order), []
+        for _, i in loader_type(dataset, in_order=in_order, **arguments):
+            arrived.append(int(i))
+            if arrived[-1] == 5:
+                dataset.last.set()
+        return arrived
 
     assert both_work(script) == order
 

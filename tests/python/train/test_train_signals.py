@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from aegis.train.checkpoint import load_checkpoint
 from aegis.train.interruption import interruption
 
 WAIT = 120.0
-# A terminal that is the first of its session becomes the one that it hears of.
+# A terminal that is the first of its session becomes the one that it hears of. Signals are not ignored, as they are in
+# whatever nohup started.
 MAIN = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if os.isatty(0):
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from aegis.cli import main
@@ -37,12 +40,17 @@ def wait_for_steps(process: subprocess.Popen[Any], checkpoint: Path) -> None:
         time.sleep(0.05)
 
 
-def start(text: Path, out: Path, **streams: Any) -> subprocess.Popen[Any]:
+@contextlib.contextmanager
+def started(text: Path, out: Path, **streams: Any) -> Iterator[subprocess.Popen[Any]]:
     """A run that would go on for hours, and has a checkpoint soon."""
     command = [sys.executable, "-c", MAIN, "train", "--preset", "small", "--device", "cpu", "--steps", "1000000"]
     command += ["--block-size", "16", "--batch-size", "2", "--eval-every", "1000000", "--checkpoint-every", "2"]
     command += ["--chain", "--text", str(text), "--out", str(out)]
-    return subprocess.Popen(command, **streams)
+    with subprocess.Popen(command, **streams) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def check_files(out: Path) -> None:
@@ -58,12 +66,11 @@ def check_files(out: Path) -> None:
 
 def test_sigterm_leaves_valid_files_and_says_so(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = start(
-        text, out, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
-    )
-    wait_for_steps(process, out / "checkpoint.pt")
-    process.send_signal(signal.SIGTERM)
-    printed, errors = process.communicate(timeout=WAIT)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    with started(text, out, **streams) as process:
+        wait_for_steps(process, out / "checkpoint.pt")
+        process.send_signal(signal.SIGTERM)
+        printed, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 143, errors
     assert "| end to end" in printed
     check_files(out)
@@ -73,11 +80,11 @@ def test_a_terminal_that_goes_away_leaves_valid_files(text: Path, tmp_path: Path
     out = tmp_path / "out"
     ours, theirs = os.openpty()
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    process = start(text, out, start_new_session=True, **streams)
-    os.close(theirs)
-    wait_for_steps(process, out / "checkpoint.pt")
-    os.close(ours)
-    assert process.wait(WAIT) == 128 + signal.SIGHUP
+    with started(text, out, start_new_session=True, **streams) as process:
+        os.close(theirs)
+        wait_for_steps(process, out / "checkpoint.pt")
+        os.close(ours)
+        assert process.wait(WAIT) == 128 + signal.SIGHUP
     check_files(out)
 
 
