@@ -70,23 +70,24 @@ class PractisedBranches(ModelBranches):
     """The same for trees: of the children of a node, the first is right with the given chance, and each of the others
     with half of the chance that none before it was."""
 
-    def __init__(self, draft: Practised) -> None:
+    def __init__(self, draft: ModelDraft, text: Tensor, chance: float) -> None:
         super().__init__(draft)
-        self.practised = draft
+        self.text, self.chance = text, chance
+        self.generator = torch.Generator().manual_seed(8)
 
     def propose(
         self, tree: TokenTree, first: int, text: Tensor, lengths: list[int], state: Tensor
     ) -> TreeProposal | None:
         proposal = super().propose(tree, first, text, lengths, state)
         assert proposal is not None
-        draws = torch.rand(len(tree) + 1, generator=self.practised.generator).tolist()
+        draws = torch.rand(len(tree) + 1, generator=self.generator).tolist()
         for parent in tree.inner:
             # Where the draw falls into [0, chance), [chance, ...), each half of what is left, that child is right.
-            end, share = 0.0, self.practised.chance
+            end, share = 0.0, self.chance
             for node in tree.children(parent):
                 begin, end = end, end + (1 - end) * share
                 share = 0.5
-                right = int(self.practised.text[0, lengths[0] + tree.depths[node] - 1])
+                right = int(self.text[0, lengths[0] + tree.depths[node] - 1])
                 wrong = not begin <= draws[parent + 1] < end
                 proposal.tokens[0, node] = (right + wrong * (1 + node)) % VOCABULARY
         return proposal
@@ -198,7 +199,7 @@ def of_random_weights(table: Table, quick: bool) -> None:
         runner = speculative(
             f"{shape}: the draft that is right with chance 0.7, half of the rest as second guess", small, tree=tree
         )
-        runner._tree.branches = PractisedBranches(Practised(runner._draft, padded, 0.7))
+        runner._tree.branches = PractisedBranches(runner._draft, padded, 0.7)
     speculative("the first 2 of 13 layers, untrained (nearly never right)", EarlyExit(2))
     speculative("prompt lookup", PromptLookup())
 
