@@ -92,7 +92,7 @@ soak: $(STAMP)/build $(STAMP)/deps-demo
 generate: demo/checkpoint.pt $(STAMP)/build $(STAMP)/deps-generate
 	@$(VENV)/bin/python examples/generate.py --checkpoint $< $(ARGS)
 
-# ARGS=... for examples/speculative.py. Trains for about ten minutes on two cores, once.
+# ARGS=... for examples/speculative.py. Trains for a quarter of an hour, once (17 minutes on one core).
 speculate: $(STAMP)/build $(STAMP)/deps-generate
 	@$(VENV)/bin/python examples/speculative.py $(ARGS)
 

@@ -144,6 +144,8 @@ def generate(
             model, batch_size=rows, max_cache_len=room, cache=usable, sampler=sampler, mode=mode
         )
     else:
+        if paged:
+            raise ValueError("paged: expected False beside a runner, which was made with a cache")
         _check_runner(runner, model, cache)
     if isinstance(callback, _Streaming):
         callback.streamer.put(input_ids.cpu())

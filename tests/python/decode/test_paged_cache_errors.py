@@ -215,3 +215,9 @@ def test_bad_input(llama, call, error, message):
 def test_bad_sizes(llama, options, error, message):
     with pytest.raises(error, match=message):
         aegis.PagedKVCache(llama.config, 1, 64, **options)
+
+
+def test_paged_beside_a_runner_is_refused(llama):
+    runner = aegis.CUDAGraphFastRunner(llama, max_cache_len=64)
+    with pytest.raises(ValueError, match="paged: expected False beside a runner"):
+        aegis.generate(llama, tiny_models.prompts(1), runner=runner, paged=True, max_new_tokens=2)
