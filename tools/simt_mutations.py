@@ -43,7 +43,8 @@ QUANTIZE8_LAUNCH = QUANTIZE8.removesuffix("h")
 TILES8, TILES8_SM100 = (f"csrc/kernels/cuda/float8_tiles{suffix}.h" for suffix in ("", "_sm100"))
 TMA, TERNARY_TILES = "csrc/kernels/cuda/tma.h", "csrc/kernels/cuda/ternary_tiles.cuh"
 BFLOAT16 = "csrc/kernels/cuda/to_bfloat16_rne.cuh"
-EXTRACT_LAUNCH, GATHER_LAUNCH = EXTRACT.removesuffix("h"), GATHER.removesuffix("h")
+EXTRACT_LAUNCH = EXTRACT.removesuffix("h")
+WIDEST_WORD = "csrc/kernels/cuda/widest_word.h"
 ARGMAX, COMPACT, GEMV, HISTOGRAM, TRANSPOSE = (
     f"tests/simt/kernels/{name}.cuh" for name in ("argmax", "compact", "gemv", "histogram", "transpose")
 )
@@ -64,7 +65,7 @@ FAULTS = [
     Fault(GATHER, "<= for <: a row too many", "asked < rows", "asked <= rows"),
     Fault(GATHER, "row's bytes for its stride", "index * job.row_stride", "index * job.row_bytes"),
     Fault(GATHER, "blocks repeat each other", "int64_t{blockDim.x} * gridDim.x", "int64_t{blockDim.x}"),
-    Fault(GATHER_LAUNCH, "alignment check too weak", "all % 16", "all % 8"),
+    Fault(WIDEST_WORD, "alignment check too weak", "all % 16", "all % 8"),
     Fault(SCALED, "wrong channel", "channel * size", "row * size"),
     Fault(SCALED, "channels of one row only", "job.batch * job.channels", "job.batch"),
     Fault(TERNARY, "removed barrier: before the warps' values", BARRIER, ""),
@@ -228,7 +229,7 @@ def try_fault(builder: Builder, fault: Fault | None, test: Path) -> tuple[bool, 
 
 def test_of(fault: Fault) -> Path:
     name = Path(fault.file).stem if fault.file.startswith("csrc/") else "example_kernels"
-    name = {"tma": "float8_tiles", "ternary_tiles": "ternary_linear"}.get(name, name)
+    name = {"tma": "float8_tiles", "ternary_tiles": "ternary_linear", "widest_word": "gather_records"}.get(name, name)
     return ROOT / "tests" / "simt" / f"test_{name}.cpp"
 
 

@@ -52,6 +52,11 @@ inline std::ostream& operator<<(std::ostream& text, ShapeText shape) {
   return text << list_of(shape.tensor.sizes());
 }
 
+/// `t` itself where it is contiguous.
+inline Tensor as_contiguous(const Tensor& t) {
+  return t.is_contiguous() ? t : torch::stable::contiguous(t);
+}
+
 /// "uint16": what Python calls a dtype, for messages.
 inline const char* name_of(ScalarType dtype) {
   switch (dtype) {

@@ -1,4 +1,4 @@
-// What the CPU and CUDA sides of decode_attention have in common: the checks.
+// What the CPU and CUDA sides of decode_attention have in common: the checks and the overloads.
 #pragma once
 
 #include <algorithm>
@@ -97,6 +97,23 @@ kernels::DecodeAttention<Element> decode_attention_job(const Tensor& query, cons
           static_cast<float>(softcap),
           blocks ? blocks->const_data_ptr<int64_t>() : nullptr,
           blocks ? blocks->stride(0) : 0};
+}
+
+// The overloads a device registers. `attend(query, keys, values, spans, scale, window, softcap,
+// rows, blocks)` is its own.
+
+template <auto attend>
+Tensor decode_attention(const Tensor& query, const Tensor& keys, const Tensor& values,
+                        const Tensor& spans, double scale, int64_t window, double softcap,
+                        const std::optional<Tensor>& rows) {
+  return attend(query, keys, values, spans, scale, window, softcap, rows, std::nullopt);
+}
+
+template <auto attend>
+Tensor decode_attention_paged(const Tensor& query, const Tensor& keys, const Tensor& values,
+                              const Tensor& spans, double scale, const Tensor& blocks,
+                              int64_t window, double softcap, const std::optional<Tensor>& rows) {
+  return attend(query, keys, values, spans, scale, window, softcap, rows, blocks);
 }
 
 }  // namespace aegis::ops

@@ -72,8 +72,7 @@ inline Float8Arguments check_float8_linear(const Tensor& x, const Tensor& weight
                                  n, "] (the rows of weight), got ", shape_of(*bias));
     check_same_device(*bias, x, "bias", "x");
   }
-  return {weight, weight_scale,
-          bias && !bias->is_contiguous() ? std::optional(torch::stable::contiguous(*bias)) : bias,
+  return {weight, weight_scale, bias ? std::optional(as_contiguous(*bias)) : bias,
           weight_scale.size(1) == 1 ? rows : blocks, float8_result(x.scalar_type())};
 }
 

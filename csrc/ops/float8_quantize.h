@@ -62,7 +62,7 @@ struct Float8Quantized {
 
 /// Memory for the result, not yet filled.
 inline Float8Quantized float8_quantized(const Tensor& x, Float8Groups groups) {
-  const Tensor packed = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  const Tensor packed = as_contiguous(x);
   return {packed, torch::stable::new_empty(packed, packed.sizes(), ScalarType::Float8_e4m3fn),
           torch::stable::new_empty(packed, shape_with_last(x, groups.count), ScalarType::Float),
           rows_of(x), groups};

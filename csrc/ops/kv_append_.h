@@ -1,4 +1,4 @@
-// What the CPU and CUDA sides of kv_append_ have in common: the checks.
+// What the CPU and CUDA sides of kv_append_ have in common: the checks and the overloads.
 #pragma once
 
 #include <algorithm>
@@ -181,6 +181,23 @@ inline void check_places(const kernels::KvAppend& job) {
     check_pages(job.blocks + row * job.block_stride, row, position, position + job.tokens,
                 job.slots, job.pages);
   }
+}
+
+// The overloads a device registers. `append(keys, values, new_keys, new_values, positions, rows,
+// blocks)` is its own.
+
+template <auto append>
+void kv_append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
+               const Tensor& new_values, const Tensor& positions,
+               const std::optional<Tensor>& rows) {
+  append(keys, values, new_keys, new_values, positions, rows, std::nullopt);
+}
+
+template <auto append>
+void kv_append_paged(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
+                     const Tensor& new_values, const Tensor& positions, const Tensor& blocks,
+                     const std::optional<Tensor>& rows) {
+  append(keys, values, new_keys, new_values, positions, rows, blocks);
 }
 
 }  // namespace aegis::ops

@@ -1,4 +1,4 @@
-// What the CPU and CUDA sides of skinny_linear have in common: the checks.
+// What the CPU and CUDA sides of skinny_linear have in common: the checks and the overloads.
 #pragma once
 
 #include <optional>
@@ -31,10 +31,6 @@ struct SkinnyArguments {
   }
 };
 
-inline Tensor packed(const Tensor& t) {
-  return t.is_contiguous() ? t : torch::stable::contiguous(t);
-}
-
 inline SkinnyArguments check_skinny(const Tensor& x, const Tensor& weight,
                                     const std::optional<Tensor>& bias) {
   const ScalarType dtype = x.scalar_type();
@@ -66,7 +62,7 @@ inline SkinnyArguments check_skinny(const Tensor& x, const Tensor& weight,
   check<std::invalid_argument>(rows <= kernels::kSkinnyRows, "x: expected at most ",
                                kernels::kSkinnyRows, " rows (all sizes but the last), got ", rows,
                                " (shape ", shape_of(x), ")");
-  return {packed(x), weight, bias ? std::optional(packed(*bias)) : bias, shape, rows};
+  return {as_contiguous(x), weight, bias ? std::optional(as_contiguous(*bias)) : bias, shape, rows};
 }
 
 /// Checks the tensor that skinny_linear.out writes against `x` and `bias` as the caller gave them.
@@ -84,6 +80,24 @@ inline void check_skinny_out(const SkinnyArguments& arguments, const Tensor& x,
   check_disjoint(written, extent_of(x, bytes), "out", "x");
   check_disjoint(written, extent_of(arguments.weight, bytes), "out", "weight");
   if (bias) check_disjoint(written, extent_of(*bias, bytes), "out", "bias");
+}
+
+// The overloads a device registers. `run(arguments, out)` is its own and fills `out`.
+
+template <auto run>
+Tensor skinny_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const SkinnyArguments arguments = check_skinny(x, weight, bias);
+  Tensor out = torch::stable::new_empty(x, arguments.shape);
+  run(arguments, out);
+  return out;
+}
+
+template <auto run>
+void skinny_linear_out(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                       const Tensor& out) {
+  const SkinnyArguments arguments = check_skinny(x, weight, bias);
+  check_skinny_out(arguments, x, bias, out);
+  run(arguments, out);
 }
 
 }  // namespace aegis::ops

@@ -6,10 +6,6 @@
 
 namespace aegis::ops {
 
-inline Tensor packed_copy(const Tensor& t) {
-  return t.is_contiguous() ? t : torch::stable::contiguous(t);
-}
-
 /// `scale` has one number for each of `n` rows, or one for all, where `like` lives.
 inline void check_scale(const Tensor& scale, int64_t n, const Tensor& like, const char* like_name) {
   check_dtype(scale, ScalarType::Float, "scale");

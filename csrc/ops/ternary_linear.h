@@ -61,9 +61,12 @@ inline TernaryArguments check_ternary(const Tensor& x, const Tensor& packed, con
     rows *= x.size(d);
   }
   shape.push_back(n);
-  return {
-      packed_copy(x), packed, packed_copy(scale), bias ? std::optional(packed_copy(*bias)) : bias,
-      shape,          rows};
+  return {as_contiguous(x),
+          packed,
+          as_contiguous(scale),
+          bias ? std::optional(as_contiguous(*bias)) : bias,
+          shape,
+          rows};
 }
 
 }  // namespace aegis::ops

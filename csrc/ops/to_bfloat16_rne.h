@@ -1,5 +1,5 @@
-// What the CPU and CUDA sides of to_bfloat16_rne have in common: the checks, and how its tensors
-// are walked over.
+// What the CPU and CUDA sides of to_bfloat16_rne have in common: the checks, how its tensors are
+// walked over, and the overloads.
 #pragma once
 
 #include <algorithm>
@@ -77,6 +77,22 @@ inline void check_to_bfloat16_out(const Tensor& x, const Tensor& out) {
     narrower += (dim->size - 1) * dim->out_stride;
   }
   check_disjoint(extent_of(out, sizeof(uint16_t)), extent_of(x, sizeof(float)), "out", "x");
+}
+
+// The overloads a device registers. `run(x, out)` is its own and fills `out`.
+
+template <auto run>
+Tensor to_bfloat16_rne(const Tensor& x) {
+  check_to_bfloat16(x);
+  Tensor out = torch::stable::new_empty(x, x.sizes(), ScalarType::BFloat16);
+  run(x, out);
+  return out;
+}
+
+template <auto run>
+void to_bfloat16_rne_out(const Tensor& x, const Tensor& out) {
+  check_to_bfloat16_out(x, out);
+  run(x, out);
 }
 
 }  // namespace aegis::ops

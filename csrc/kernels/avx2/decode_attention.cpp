@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/decode_pieces.h"
+#include "kernels/tail_avx2.h"
 
 namespace aegis::kernels::avx2 {
 namespace {
@@ -49,19 +50,6 @@ struct Arithmetic {
   static Floats absolute(Floats v) { return _mm256_andnot_ps(all(-0.0f), v); }
   static Floats signed_as(Floats v, Floats sign) {
     return _mm256_or_ps(v, _mm256_and_ps(sign, all(-0.0f)));
-  }
-};
-
-/// The end of a row, copied to or from where a whole vector may be.
-template <class Element, int kCount>
-struct Tail {
-  Element elements[kCount] = {};
-  Tail() = default;
-  Tail(const Element* from, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) elements[i] = from[i];
-  }
-  void give(Element* to, int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) to[i] = elements[i];
   }
 };
 

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/float8_groups.h"
+#include "kernels/tail_avx2.h"
 
 namespace aegis::kernels::avx2 {
 namespace {
@@ -59,15 +60,6 @@ struct Casts {
   }
 };
 
-/// The end of a group, copied to where a whole vector may be read.
-template <class Element>
-struct Tail {
-  Element elements[8] = {};
-  Tail(const Element* from, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) elements[i] = from[i];
-  }
-};
-
 template <class E>
 struct Lanes;
 
@@ -75,14 +67,14 @@ template <>
 struct Lanes<float> : Casts {
   using Element = float;
   static Vector load(const float* p) { return _mm256_loadu_ps(p); }
-  static Vector load(const float* p, int64_t n) { return load(Tail<float>(p, n).elements); }
+  static Vector load(const float* p, int64_t n) { return load(Tail<float, kWidth>(p, n).elements); }
 };
 
 template <>
 struct Lanes<Half> : Casts {
   using Element = Half;
   static Vector load(const Half* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
-  static Vector load(const Half* p, int64_t n) { return load(Tail<Half>(p, n).elements); }
+  static Vector load(const Half* p, int64_t n) { return load(Tail<Half, kWidth>(p, n).elements); }
 };
 
 template <>
@@ -92,7 +84,9 @@ struct Lanes<BFloat16> : Casts {
     const __m128i words = _mm_loadu_si128((const __m128i*)p);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
   }
-  static Vector load(const BFloat16* p, int64_t n) { return load(Tail<BFloat16>(p, n).elements); }
+  static Vector load(const BFloat16* p, int64_t n) {
+    return load(Tail<BFloat16, kWidth>(p, n).elements);
+  }
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/skinny_rows.h"
+#include "kernels/tail_avx2.h"
 
 namespace aegis::kernels::avx2 {
 namespace {
@@ -14,15 +15,6 @@ struct Sums {
     const __m256 low = _mm256_hadd_ps(sums[0], sums[1]), high = _mm256_hadd_ps(sums[2], sums[3]);
     const __m256 four = _mm256_hadd_ps(low, high);  // of each half
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1)));
-  }
-};
-
-/// The end of a row, copied to where a whole vector may be read.
-template <class Element, int kWidth>
-struct Tail {
-  Element elements[kWidth] = {};
-  Tail(const Element* from, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) elements[i] = from[i];
   }
 };
 

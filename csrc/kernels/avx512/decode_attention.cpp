@@ -4,11 +4,10 @@
 
 #include "kernels/attention_avx512.h"
 #include "kernels/decode_pieces.h"
+#include "kernels/mask_avx512.h"
 
 namespace aegis::kernels::avx512 {
 namespace {
-
-__mmask16 first_of_16(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
 
 template <class E>
 struct Lanes;

@@ -3,11 +3,10 @@
 #include <immintrin.h>
 
 #include "kernels/float8_groups.h"
+#include "kernels/mask_avx512.h"
 
 namespace aegis::kernels::avx512 {
 namespace {
-
-__mmask16 first(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
 
 struct Casts {
   using Vector = __m512;
@@ -46,7 +45,7 @@ struct Casts {
     _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(codes));
   }
   static void store(uint8_t* p, Bits codes, int64_t n) {
-    _mm512_mask_cvtepi32_storeu_epi8(p, first(n), codes);
+    _mm512_mask_cvtepi32_storeu_epi8(p, first_of_16(n), codes);
   }
 
  private:
@@ -60,7 +59,7 @@ template <>
 struct Lanes<float> : Casts {
   using Element = float;
   static Vector load(const float* p) { return _mm512_loadu_ps(p); }
-  static Vector load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  static Vector load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_of_16(n), p); }
 };
 
 template <>
@@ -70,7 +69,7 @@ struct Lanes<Half> : Casts {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
   }
   static Vector load(const Half* p, int64_t n) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_of_16(n), p));
   }
 };
 
@@ -82,7 +81,7 @@ struct Lanes<BFloat16> : Casts {
   }
   static Vector load(const BFloat16* p) { return widen(_mm256_loadu_si256((const __m256i*)p)); }
   static Vector load(const BFloat16* p, int64_t n) {
-    return widen(_mm256_maskz_loadu_epi16(first(n), p));
+    return widen(_mm256_maskz_loadu_epi16(first_of_16(n), p));
   }
 };
 

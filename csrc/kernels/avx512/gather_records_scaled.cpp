@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/gather_rows.h"
+#include "kernels/mask_avx512.h"
 
 namespace aegis::kernels::avx512 {
 namespace {
@@ -29,8 +30,6 @@ __m512 scaled(__m128i values, __m512 scale, __m512 bias) {
   return _mm512_add_ps(_mm512_mul_ps(wide, scale), bias);
 }
 
-__mmask16 first(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
-
 template <bool kStream>
 struct Scale {
   template <class Out>
@@ -46,7 +45,7 @@ struct Scale {
       put(out + i, scaled(_mm_loadu_si128((const __m128i*)(values + i)), a, b));
     }
     if (i == count) return;
-    const __mmask16 rest = first(count - i);
+    const __mmask16 rest = first_of_16(count - i);
     store(out + i, rest, scaled(_mm_maskz_loadu_epi8(rest, values + i), a, b));
   }
 
@@ -59,7 +58,7 @@ struct Scale {
                           _mm512_loadu_ps(bias + i)));
     }
     if (i == count) return;
-    const __mmask16 rest = first(count - i);
+    const __mmask16 rest = first_of_16(count - i);
     store(out + i, rest,
           scaled(_mm_maskz_loadu_epi8(rest, values + i), _mm512_maskz_loadu_ps(rest, scale + i),
                  _mm512_maskz_loadu_ps(rest, bias + i)));

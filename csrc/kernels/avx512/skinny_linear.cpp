@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#include "kernels/mask_avx512.h"
 #include "kernels/skinny_avx512.h"
 #include "kernels/skinny_rows.h"
 
@@ -17,9 +18,7 @@ struct Lanes<float> : Avx512Sums {
   using Vector = __m512;
   static constexpr int kWidth = 16;
   static Vector load(const float* p) { return _mm512_loadu_ps(p); }
-  static Vector load(const float* p, int64_t n) {
-    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
-  }
+  static Vector load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_of_16(n), p); }
   static Sum add(Sum sum, Vector x, Vector w) { return _mm512_fmadd_ps(x, w, sum); }
   static float widen(float value) { return value; }
   static float narrow(float value) { return value; }
@@ -34,7 +33,7 @@ struct Lanes<Half> : Avx512Sums {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
   }
   static Vector load(const Half* p, int64_t n) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), p));
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_of_16(n), p));
   }
   static Sum add(Sum sum, Vector x, Vector w) { return _mm512_fmadd_ps(x, w, sum); }
   static float widen(Half value) { return _cvtsh_ss(value.bits); }

@@ -5,12 +5,13 @@
 #include "kernels/cuda/kv_append_.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/row_grid.h"
+#include "kernels/cuda/widest_word.h"
 
 namespace aegis::kernels::cuda {
 namespace {
 
-/// Every vector of the side begins, and is, a multiple of the lowest bit set in this.
-uint64_t alignment_of(const KvSide& side) {
+/// Every address, stride and size of a side.
+uint64_t joined(const KvSide& side) {
   const int64_t strides = side.row_stride | side.head_stride | side.slot_stride |
                           side.fresh_batch_stride | side.fresh_head_stride |
                           side.fresh_token_stride | side.bytes;
@@ -18,26 +19,19 @@ uint64_t alignment_of(const KvSide& side) {
          static_cast<uint64_t>(strides);
 }
 
-template <class Word>
-void launch_in_words(const KvAppend& job, CUstream_st* stream) {
-  const int64_t bytes = std::max(job.keys.bytes, job.values.bytes);
-  const int64_t vectors = job.batch * job.heads * (job.tokens - job.skipped());
-  RowGrid shape(vectors, bytes / static_cast<int64_t>(sizeof(Word)));
-  shape.grid.z = 2;
-  launch("kv_append_", kv_append<Word>, shape.grid, shape.block, 0, stream, job);
-}
-
 }  // namespace
 
 void launch_kv_append(const KvAppend& job, CUstream_st* stream) {
   const bool nothing = job.batch == 0 || job.heads == 0 || job.tokens == 0 || job.slots == 0;
   if (nothing || job.keys.bytes + job.values.bytes == 0) return;
-  const uint64_t all = alignment_of(job.keys) | alignment_of(job.values);
-  if (all % 16 == 0) return launch_in_words<uint4>(job, stream);
-  if (all % 8 == 0) return launch_in_words<uint2>(job, stream);
-  if (all % 4 == 0) return launch_in_words<uint32_t>(job, stream);
-  if (all % 2 == 0) return launch_in_words<uint16_t>(job, stream);
-  launch_in_words<uint8_t>(job, stream);
+  const int64_t vectors = job.batch * job.heads * (job.tokens - job.skipped());
+  const int64_t bytes = std::max(job.keys.bytes, job.values.bytes);
+  const uint64_t all = joined(job.keys) | joined(job.values);
+  with_widest_word(all, [&]<class Word>(std::type_identity<Word>) {
+    RowGrid shape(vectors, bytes / static_cast<int64_t>(sizeof(Word)));
+    shape.grid.z = 2;
+    launch("kv_append_", kv_append<Word>, shape.grid, shape.block, 0, stream, job);
+  });
 }
 
 }  // namespace aegis::kernels::cuda

@@ -28,12 +28,11 @@ struct Ranges {
   int64_t positions = 0;  ///< of all rows
 };
 
-Tensor packed(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
-
 Ranges check_ranges(const Tensor& keys, const Tensor& spans, int64_t window,
                     const std::optional<Tensor>& rows, const std::optional<Tensor>& blocks,
                     int64_t batch) {
-  const Tensor packed_spans = packed(spans), packed_rows = rows ? packed(*rows) : packed_spans;
+  const Tensor packed_spans = as_contiguous(spans),
+               packed_rows = rows ? as_contiguous(*rows) : packed_spans;
   const auto* span = static_cast<const int64_t*>(packed_spans.const_data_ptr());
   const auto* row = static_cast<const int64_t*>(packed_rows.const_data_ptr());
   const int64_t slots = keys.size(2), cache_rows = blocks ? blocks->size(0) : keys.size(0);
@@ -117,23 +116,11 @@ Tensor attend(const Tensor& query, const Tensor& keys, const Tensor& values, con
   return out;
 }
 
-Tensor decode_attention(const Tensor& query, const Tensor& keys, const Tensor& values,
-                        const Tensor& spans, double scale, int64_t window, double softcap,
-                        const std::optional<Tensor>& rows) {
-  return attend(query, keys, values, spans, scale, window, softcap, rows, std::nullopt);
-}
-
-Tensor decode_attention_paged(const Tensor& query, const Tensor& keys, const Tensor& values,
-                              const Tensor& spans, double scale, const Tensor& blocks,
-                              int64_t window, double softcap, const std::optional<Tensor>& rows) {
-  return attend(query, keys, values, spans, scale, window, softcap, rows, blocks);
-}
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) {
-  m.impl("decode_attention", TORCH_BOX(&decode_attention));
-  m.impl("decode_attention.paged", TORCH_BOX(&decode_attention_paged));
+  m.impl("decode_attention", TORCH_BOX(&decode_attention<attend>));
+  m.impl("decode_attention.paged", TORCH_BOX(&decode_attention_paged<attend>));
 }
 
 }  // namespace aegis::ops

@@ -79,7 +79,7 @@ Tensor float8_linear(const Tensor& x, const Tensor& weight, const Tensor& weight
   check_scales(weight_scale);
   Tensor out = torch::stable::new_empty(x, shape_with_last(x, weight.size(0)));
   if (out.numel() == 0) return out;
-  const Tensor packed = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  const Tensor packed = as_contiguous(x);
   with_float_type(x.scalar_type(), "x", [&]<class Element>(std::type_identity<Element>) {
     run<Element>(arguments, packed, rows_of(x), out);
   });

@@ -43,7 +43,7 @@ std::vector<float> given_scales(const Tensor& scale, const Tensor& weight, bool 
   check_scale(scale, weight.size(0), weight, "weight");
   check<std::invalid_argument>(!per_tensor || scale.numel() == 1,
                                "scale: expected 1 for the whole tensor, got ", scale.numel());
-  const Tensor values = packed_copy(scale);
+  const Tensor values = as_contiguous(scale);
   const auto* first = static_cast<const float*>(values.const_data_ptr());
   std::vector<float> scales(first, first + values.numel());
   for (float one : scales) {
@@ -59,7 +59,7 @@ std::tuple<Tensor, Tensor> pack_ternary(const Tensor& weight, const std::optiona
   with_float_type(dtype, "weight", [](auto) {});
   check<std::invalid_argument>(weight.dim() == 2, "weight: expected a 2-D tensor, got shape ",
                                shape_of(weight));
-  const Tensor rows = weight.size(1) <= 1 || weight.stride(1) == 1 ? weight : packed_copy(weight);
+  const Tensor rows = weight.size(1) <= 1 || weight.stride(1) == 1 ? weight : as_contiguous(weight);
   const int64_t n = weight.size(0), k = weight.size(1), words = kernels::trit_words(k);
   return with_float_type(dtype, "weight", [&]<class Element>(std::type_identity<Element>) {
     const kernels::PackTernary<Element> job{static_cast<const Element*>(rows.const_data_ptr()),

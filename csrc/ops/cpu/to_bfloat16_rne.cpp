@@ -15,23 +15,11 @@ void run(const Tensor& x, const Tensor& out) {
                               [&](int64_t begin, int64_t end) { kernel(job, begin, end); });
 }
 
-Tensor to_bfloat16_rne(const Tensor& x) {
-  check_to_bfloat16(x);
-  Tensor out = torch::stable::new_empty(x, x.sizes(), ScalarType::BFloat16);
-  run(x, out);
-  return out;
-}
-
-void to_bfloat16_rne_out(const Tensor& x, const Tensor& out) {
-  check_to_bfloat16_out(x, out);
-  run(x, out);
-}
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(aegis, CPU, m) {
-  m.impl("to_bfloat16_rne", TORCH_BOX(&to_bfloat16_rne));
-  m.impl("to_bfloat16_rne.out", TORCH_BOX(&to_bfloat16_rne_out));
+  m.impl("to_bfloat16_rne", TORCH_BOX(&to_bfloat16_rne<run>));
+  m.impl("to_bfloat16_rne.out", TORCH_BOX(&to_bfloat16_rne_out<run>));
 }
 
 }  // namespace aegis::ops

@@ -23,7 +23,7 @@ Tensor unpack_ternary(const Tensor& packed, const Tensor& scale, int64_t k) {
                                  bad < k ? "" : " and zeros that fill up the row",
                                  ", got another at trit ", bad, " of row ", row);
   }
-  const Tensor scales = packed_copy(scale);
+  const Tensor scales = as_contiguous(scale);
   const auto* values = static_cast<const float*>(scales.const_data_ptr());
   check<std::invalid_argument>(kernels::all_finite(values, scales.numel()),
                                "scale: expected finite values, got others");

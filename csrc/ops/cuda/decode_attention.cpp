@@ -10,7 +10,7 @@ namespace {
 Tensor rows_of(const Tensor& spans, int64_t batch) {
   const bool rows = spans.dim() > 0 && spans.size(0) == batch && spans.size(-1) == 2 &&
                     (spans.dim() == 2 || spans.dim() == 4) && spans.stride(-1) == 1;
-  return rows || spans.is_contiguous() ? spans : torch::stable::contiguous(spans);
+  return rows ? spans : as_contiguous(spans);
 }
 
 Tensor attend(const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& spans,
@@ -23,8 +23,7 @@ Tensor attend(const Tensor& query, const Tensor& keys, const Tensor& values, con
                                kernels::cuda::kMaxHeadSize, " on CUDA, got ", head_size);
   const torch::stable::accelerator::DeviceGuard guard(query.get_device_index());
   const Tensor span_rows = rows_of(spans, batch);
-  const Tensor packed_rows =
-      rows && !rows->is_contiguous() ? torch::stable::contiguous(*rows) : rows.value_or(spans);
+  const Tensor packed_rows = rows ? as_contiguous(*rows) : spans;
   Tensor out = torch::stable::new_empty(query, {batch, 1, query.size(1), head_size});
   with_float_type(query.scalar_type(), "query", [&]<class Element>(std::type_identity<Element>) {
     kernels::cuda::DecodeAttentionOnDevice<Element> on_device{
@@ -46,23 +45,11 @@ Tensor attend(const Tensor& query, const Tensor& keys, const Tensor& values, con
   return out;
 }
 
-Tensor decode_attention(const Tensor& query, const Tensor& keys, const Tensor& values,
-                        const Tensor& spans, double scale, int64_t window, double softcap,
-                        const std::optional<Tensor>& rows) {
-  return attend(query, keys, values, spans, scale, window, softcap, rows, std::nullopt);
-}
-
-Tensor decode_attention_paged(const Tensor& query, const Tensor& keys, const Tensor& values,
-                              const Tensor& spans, double scale, const Tensor& blocks,
-                              int64_t window, double softcap, const std::optional<Tensor>& rows) {
-  return attend(query, keys, values, spans, scale, window, softcap, rows, blocks);
-}
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) {
-  m.impl("decode_attention", TORCH_BOX(&decode_attention));
-  m.impl("decode_attention.paged", TORCH_BOX(&decode_attention_paged));
+  m.impl("decode_attention", TORCH_BOX(&decode_attention<attend>));
+  m.impl("decode_attention.paged", TORCH_BOX(&decode_attention_paged<attend>));
 }
 
 }  // namespace aegis::ops

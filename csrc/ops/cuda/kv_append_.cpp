@@ -15,23 +15,11 @@ void append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
   kernels::cuda::launch_kv_append(job, current_stream(keys.get_device_index()));
 }
 
-void kv_append(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
-               const Tensor& new_values, const Tensor& positions,
-               const std::optional<Tensor>& rows) {
-  append(keys, values, new_keys, new_values, positions, rows, std::nullopt);
-}
-
-void kv_append_paged(const Tensor& keys, const Tensor& values, const Tensor& new_keys,
-                     const Tensor& new_values, const Tensor& positions, const Tensor& blocks,
-                     const std::optional<Tensor>& rows) {
-  append(keys, values, new_keys, new_values, positions, rows, blocks);
-}
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) {
-  m.impl("kv_append_", TORCH_BOX(&kv_append));
-  m.impl("kv_append_.paged", TORCH_BOX(&kv_append_paged));
+  m.impl("kv_append_", TORCH_BOX(&kv_append<append>));
+  m.impl("kv_append_.paged", TORCH_BOX(&kv_append_paged<append>));
 }
 
 }  // namespace aegis::ops

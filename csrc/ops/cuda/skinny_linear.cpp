@@ -14,26 +14,12 @@ void run(const SkinnyArguments& arguments, const Tensor& out) {
   });
 }
 
-Tensor skinny_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  const SkinnyArguments arguments = check_skinny(x, weight, bias);
-  Tensor out = torch::stable::new_empty(x, arguments.shape);
-  run(arguments, out);
-  return out;
-}
-
-void skinny_linear_out(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                       const Tensor& out) {
-  const SkinnyArguments arguments = check_skinny(x, weight, bias);
-  check_skinny_out(arguments, x, bias, out);
-  run(arguments, out);
-}
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(aegis, CUDA, m) {
-  m.impl("skinny_linear", TORCH_BOX(&skinny_linear));
-  m.impl("skinny_linear.inference", TORCH_BOX(&skinny_linear));
-  m.impl("skinny_linear.out", TORCH_BOX(&skinny_linear_out));
+  m.impl("skinny_linear", TORCH_BOX(&skinny_linear<run>));
+  m.impl("skinny_linear.inference", TORCH_BOX(&skinny_linear<run>));
+  m.impl("skinny_linear.out", TORCH_BOX(&skinny_linear_out<run>));
 }
 
 }  // namespace aegis::ops
