@@ -3,8 +3,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import signal
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 # A runner that was started in the background ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,3 +28,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="takes minutes: pytest --slow"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Without torch's own threads: what a test computes is too small to share, where processes compete they cost more
+    than they give, and forked children have none."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -8,18 +8,7 @@ import contract
 import numpy as np
 import pybind11
 import pytest
-import torch
 from fake_link import FakeLink
-
-
-@pytest.fixture
-def one_thread():
-    """Without torch's own threads: forked children have none, and where processes compete they cost more than they
-    give."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -13,12 +13,7 @@ EPOCHS, SAMPLES, BATCH = 2, 26, 4
 STEPS = EPOCHS * -(-SAMPLES // BATCH)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def table():

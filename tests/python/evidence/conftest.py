@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from aegis.train.settings import Settings
 from aegis.train.text import pack_text
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A tiny model gains nothing from a second thread, and waits long for one on a busy machine."""
+def small_models(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models lose more to a second thread than they gain, in the processes that tests start, too."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

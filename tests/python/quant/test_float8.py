@@ -10,14 +10,7 @@ import torch
 from aegis.quant import ConversionRefused, Float8Linear, convert, revert
 from torch import nn
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Layers this small gain nothing from a second thread, and wait long for one on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def random(*shape, dtype=torch.float32, seed=1):

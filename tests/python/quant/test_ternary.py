@@ -10,14 +10,7 @@ import torch
 from aegis.quant import ConversionRefused, TernaryLinear, convert, freeze, revert
 from torch import nn
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Layers this small gain nothing from a second thread, and wait long for one on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ternary(out_features=12, in_features=40, bias=True, dtype=torch.float32, seed=0):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from aegis.train import presets
 from aegis.train.settings import Settings
 from aegis.train.text import pack_text
@@ -15,12 +14,8 @@ TINY = presets.Preset(layers=1, heads=2, width=32, block_size=32, batch_size=8, 
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tiny model gains nothing from a second thread, and waits long for one on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def small_models(one_thread: None) -> None:
+    """A tiny model loses more to a second thread than it gains."""
 
 
 @pytest.fixture(autouse=True)
