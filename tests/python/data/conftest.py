@@ -8,6 +8,7 @@ import contract
 import numpy as np
 import pybind11
 import pytest
+from aegis.data import pack as pack_module
 from fake_link import FakeLink
 
 
@@ -73,3 +74,9 @@ def links(monkeypatch):
 
     monkeypatch.setattr(loader_module, "make_link", make)
     return made
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 64 bytes, or of 16 tokens."""
+    monkeypatch.setattr(pack_module, "CHUNK_BYTES", 64)

@@ -1,49 +1,21 @@
-"""aegis.data.pack: what comes out is what went in, whoever worked on it, however often it was killed."""
+"""aegis.data.pack: what comes out is what went in."""
 
-import base64
-import itertools
-import json
 import os
-import signal
-import subprocess
-import sys
 
 import aegis
 import numpy as np
 import pytest
 import torch
-from aegis.data import document_offsets, pack_chunk
 from aegis.data import pack as pack_module
+from aegis.data import pack_chunk
 from aegis.data.formats import describe
 from aegis.data.pack import pack
 from aegis.data.pack_plan import Input, plan_chunks
-from aegis.data.text_tokenizers import BYTES, TokenizerFile
-from aegis.data.token_formats import aegis_v1
+from aegis.data.text_tokenizers import BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed import contents, write_lines
 from written import write_datatrove, write_litdata, write_megatron
-
-
-def contents(path):
-    """The ids of an aegis file, document by document; one document where none are recorded."""
-    file = describe(path)
-    aegis_v1.verify(path)
-    ids = np.fromfile(path, file.dtype, file.tokens, offset=file.byte_offset)
-    offsets = document_offsets(file)
-    offsets = [0, file.tokens] if offsets is None else offsets
-    return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
-
-
-def write_lines(path, texts, key="text"):
-    path.write_text("".join(json.dumps({"id": 1, key: text}) + "\n" for text in texts))
-    return path
-
-
-@pytest.fixture
-def small_chunks(monkeypatch):
-    """Chunks of 64 bytes, or of 16 tokens."""
-    monkeypatch.setattr(pack_module, "CHUNK_BYTES", 64)
-
 
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
@@ -169,223 +141,7 @@ def test_ids_never_wrap_case44(tmp_path):
     assert not (tmp_path / "out.aegis").exists()
 
 
-# --- tokenizers ------------------------------------------------------------------------------------------------------
-
-
-def hugging_face(path):
-    tokenizers = pytest.importorskip("tokenizers", exc_type=ImportError, reason="tokenizers cannot be imported")
-    words = {"a": 0, "b": 1, "[UNK]": 2, "</s>": 7}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.enable_truncation(2)  # what a file may bring along from training
-    tokenizer.enable_padding(length=9)
-    tokenizer.save(str(path))
-    return TokenizerFile(str(path))
-
-
-@pytest.mark.parametrize("kind", ["text", "jsonl"])
-def test_tokenizer_of_hugging_face(tmp_path, kind):
-    tokenizer = hugging_face(tmp_path / "tokenizer.json")
-    texts = ["a b a b", "", "b c"]
-    if kind == "text":
-        paths = [tmp_path / f"{number}.txt" for number in range(3)]
-        for path, text in zip(paths, texts, strict=True):
-            path.write_text(text)
-    else:
-        paths = write_lines(tmp_path / "a.jsonl", texts)
-    packed = pack(paths, tmp_path / "out.aegis", kind=kind, tokenizer=tokenizer, bos=1, eos="</s>")
-    assert contents(tmp_path / "out.aegis") == [[1, 0, 1, 0, 1, 7], [1, 7], [1, 1, 2, 7]]
-    assert (packed.file.vocab_size, packed.file.dtype) == (8, "uint8")
-    assert packed.file.tokenizer == tokenizer.sha256().hex()
-    with pytest.raises(ValueError, match=r"eos: the tokenizer has no token 'x'"):
-        pack(paths, tmp_path / "x.aegis", kind=kind, tokenizer=tokenizer, eos="x")
-
-
-def test_tokenizer_of_tiktoken(tmp_path):
-    pytest.importorskip("tiktoken", exc_type=ImportError, reason="tiktoken cannot be imported")
-    ranks = [bytes([byte]) for byte in range(256)] + [b"ab"]
-    lines = [base64.b64encode(token).decode() + f" {rank}" for rank, token in enumerate(ranks)]
-    (tmp_path / "a.tiktoken").write_text("\n".join(lines))
-    (tmp_path / "a.txt").write_text("abc <|endoftext|>")
-    tokenizer = TokenizerFile(str(tmp_path / "a.tiktoken"), r"\w+|\W+")
-    packed = pack(tmp_path / "a.txt", tmp_path / "out.aegis", tokenizer=tokenizer, eos="ab")
-    assert contents(tmp_path / "out.aegis") == [[256, *b"c <|endoftext|>", 256]]
-    assert packed.file.vocab_size == 257
-    with pytest.raises(ValueError, match="needs the pattern"):
-        pack(tmp_path / "a.txt", tmp_path / "x.aegis", tokenizer=TokenizerFile(tokenizer.path))
-
-
-def test_tokenizer_of_sentencepiece(tmp_path):
-    sentencepiece = pytest.importorskip(
-        "sentencepiece", exc_type=ImportError, reason="sentencepiece cannot be imported"
-    )
-    (tmp_path / "a.txt").write_text("one two three two one\n" * 50)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "a.txt"), model_prefix=str(tmp_path / "m"), vocab_size=12, minloglevel=2
-    )
-    tokenizer = TokenizerFile(str(tmp_path / "m.model"))
-    pack(tmp_path / "a.txt", tmp_path / "out.aegis", tokenizer=tokenizer, eos="</s>")
-    expected = sentencepiece.SentencePieceProcessor(model_file=tokenizer.path).encode((tmp_path / "a.txt").read_text())
-    assert contents(tmp_path / "out.aegis") == [[*expected, 2]]
-
-
-@pytest.mark.parametrize("data", [b"{}", b"\x00\x01", b"", b"YQ== 0\nYQ== x"])
-def test_file_that_is_no_tokenizer_is_refused(tmp_path, data):
-    for package in ("tokenizers", "sentencepiece"):
-        pytest.importorskip(package, exc_type=ImportError, reason=f"{package} cannot be imported")
-    (tmp_path / "t").write_bytes(data)
-    (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(ValueError, match=r"/t: "):
-        pack(tmp_path / "a.txt", tmp_path / "out.aegis", tokenizer=TokenizerFile(str(tmp_path / "t")))
-
-
-def test_text_that_is_not_utf8_is_named(tmp_path):
-    tokenizer = hugging_face(tmp_path / "tokenizer.json")
-    (tmp_path / "a.txt").write_bytes(b"a b\xff")
-    with pytest.raises(ValueError, match=r"a\.txt: expected UTF-8, got 0xff at byte 3"):
-        pack(tmp_path / "a.txt", tmp_path / "out.aegis", tokenizer=tokenizer)
-    pack(tmp_path / "a.txt", tmp_path / "out.aegis")  # bytes are bytes
-    assert contents(tmp_path / "out.aegis") == [list(b"a b\xff")]
-
-
-# --- processes, kills, and what is refused ---------------------------------------------------------------------------
-
-
-def test_result_does_not_depend_on_the_number_of_workers(tmp_path, small_chunks):
-    source = write_lines(tmp_path / "a.jsonl", [f"text {number} " * (number % 7) for number in range(40)])
-    for workers in (1, 2):
-        packed = pack(source, tmp_path / f"{workers}.aegis", kind="jsonl", eos=300, workers=workers)
-        assert packed.chunks > 20
-    assert (tmp_path / "1.aegis").read_bytes() == (tmp_path / "2.aegis").read_bytes()
-
-
-_KILLED = """
-import os, signal, sys
-from aegis.data import pack as pack_module, pack_chunk, pack_merge
-pack_module.CHUNK_BYTES = 64
-left = int(sys.argv[3])
-def count(function):
-    def counted(*arguments):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments)
-    return counted
-pack_chunk.Packer.write = count(pack_chunk.Packer.write)
-pack_module.take_name = count(pack_merge.take_name)
-pack_module.pack(sys.argv[1], sys.argv[2], eos=0)
-"""
-
-
-@pytest.mark.parametrize("done", [3, 16])  # in the middle of the 16 chunks, and when all but the name was done
-def test_pack_that_was_killed_goes_on_where_it_was(tmp_path, small_chunks, done):
-    (tmp_path / "a.txt").write_bytes(bytes(range(1, 255)) * 4)
-    pack(tmp_path / "a.txt", tmp_path / "whole.aegis", eos=0)
-    out = tmp_path / "out.aegis"
-    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path / "a.txt"), str(out), str(done)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert not out.exists()
-    packed = pack(tmp_path / "a.txt", out, eos=0)
-    assert (packed.chunks, packed.reused) == (16, done)
-    assert out.read_bytes() == (tmp_path / "whole.aegis").read_bytes()
-    assert sorted(os.listdir(tmp_path)) == ["a.txt", "out.aegis", "whole.aegis"]
-
-
-def interrupted(tmp_path, monkeypatch, **options):
-    """A pack of a.txt that failed when its parts were written."""
-    with monkeypatch.context() as patch:
-        patch.setattr(pack_module, "merge", lambda *_: (_ for _ in ()).throw(OSError("no room")))
-        with pytest.raises(OSError, match="no room"):
-            pack(tmp_path / "a.txt", tmp_path / "out.aegis", **options)
-
-
-@pytest.mark.parametrize("change", ["options", "input", "order"])
-def test_parts_of_another_pack_are_not_used(tmp_path, monkeypatch, small_chunks, change):
-    (tmp_path / "a.txt").write_bytes(bytes(500))
-    interrupted(tmp_path, monkeypatch)
-    options, paths = {}, tmp_path / "a.txt"
-    if change == "options":
-        options = {"eos": 0}
-    elif change == "input":
-        os.utime(tmp_path / "a.txt", ns=(1, 1))
-    else:
-        paths = [paths, paths]
-    with pytest.raises(ValueError, match=r"out\.aegis\.parts: holds parts of a pack of other inputs"):
-        pack(paths, tmp_path / "out.aegis", **options)
-
-
-@pytest.mark.parametrize("name", ["plan", "merged", "00000000.aegis"])
-def test_what_a_killed_attempt_was_writing_is_removed_and_never_read(tmp_path, monkeypatch, small_chunks, name):
-    (tmp_path / "a.txt").write_bytes(bytes(500))
-    pack(tmp_path / "a.txt", tmp_path / "whole.aegis")
-    out = tmp_path / name
-    with monkeypatch.context() as patch:
-        patch.setattr(pack_module, "take_name", lambda *_: (_ for _ in ()).throw(OSError("killed")))
-        with pytest.raises(OSError, match="killed"):
-            pack(tmp_path / "a.txt", out)
-    folder = tmp_path / f"{name}.parts"
-    for rest in ("00000001.aegis.x3Xk2p", "merged.u3UMkw"):  # of AegisWriter
-        (folder / rest).write_bytes(bytes(10_000))
-    monkeypatch.setattr(pack_module, "merge", lambda *_: (_ for _ in ()).throw(OSError(sorted(os.listdir(folder)))))
-    with pytest.raises(OSError, match="plan") as seen:
-        pack(tmp_path / "a.txt", out)
-    assert seen.value.args == ([*(f"{number:08d}.aegis" for number in range(8)), "plan"],)
-    monkeypatch.undo()
-    monkeypatch.setattr(pack_module, "CHUNK_BYTES", 64)
-    assert pack(tmp_path / "a.txt", out).reused == 8
-    assert out.read_bytes() == (tmp_path / "whole.aegis").read_bytes()
-    assert not folder.exists()
-
-
-def test_a_pack_that_failed_before_its_first_part_leaves_nothing(tmp_path):
-    write_lines(tmp_path / "a.jsonl", ["a"], key="text")
-    with pytest.raises(ValueError, match="expected an object with the key 'txt'"):
-        pack(tmp_path / "a.jsonl", tmp_path / "out.aegis", kind="jsonl", key="txt")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(IsADirectoryError, match="folder: expected the name of a file to write"):
-        pack(tmp_path / "a.jsonl", tmp_path / "folder", kind="jsonl", overwrite=True)
-    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "folder"]
-
-
-def test_damaged_part_is_named(tmp_path, monkeypatch, small_chunks):
-    (tmp_path / "a.txt").write_bytes(bytes(500))
-    interrupted(tmp_path, monkeypatch)
-    part = tmp_path / "out.aegis.parts" / "00000003.aegis"
-    data = bytearray(part.read_bytes())
-    data[200] ^= 1
-    part.write_bytes(data)
-    with pytest.raises(ValueError, match=r"00000003\.aegis: block 0 .* is damaged.*; remove this part"):
-        pack(tmp_path / "a.txt", tmp_path / "out.aegis")
-    part.unlink()
-    assert pack(tmp_path / "a.txt", tmp_path / "out.aegis").reused == 7
-
-
-def test_input_that_changes_meanwhile_is_refused(tmp_path, monkeypatch, small_chunks):
-    (tmp_path / "a.txt").write_bytes(bytes(500))
-    real = pack_module._write_parts
-
-    def change_behind(*arguments):
-        real(*arguments)
-        (tmp_path / "a.txt").write_bytes(bytes(499))
-
-    monkeypatch.setattr(pack_module, "_write_parts", change_behind)
-    with pytest.raises(ValueError, match=r"a\.txt: changed while it was packed"):
-        pack(tmp_path / "a.txt", tmp_path / "out.aegis")
-
-
-def test_two_packs_do_not_share_parts(tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_bytes(bytes(500))
-
-    def pack_again(*_):
-        with pytest.raises(ValueError, match="another process is packing there"):
-            pack(tmp_path / "a.txt", tmp_path / "out.aegis")
-        raise OSError("seen")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pack_module, "_write_parts", pack_again)
-        with pytest.raises(OSError, match="seen"):
-            pack(tmp_path / "a.txt", tmp_path / "out.aegis")
+# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_packed_is_refused(tmp_path):

@@ -2,10 +2,10 @@
 
 import threading
 
+import speculation
 import tiny_models
 import torch
-from aegis.decode import PromptLookup, SpeculativeFastRunner
-from aegis.decode.drafts import PromptLookupDraft, Proposal
+from aegis.decode import SpeculativeFastRunner
 
 GREEDY = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
 
@@ -25,25 +25,17 @@ def near():
     return other
 
 
-class Scripted(PromptLookupDraft):
-    """Guesses the texts that it was given, with every ``wrong``-th guess of a block off by one; can be told to do
-    something at a call."""
+class Scripted(speculation.Scripted):
+    """Can be told to do something at a call."""
 
     def __init__(self, texts, wrong=None):
-        super().__init__(PromptLookup())
-        self.texts, self.wrong = texts, wrong
+        super().__init__(texts, wrong)
         self.calls, self.happens = 0, {}
 
     def propose(self, count, first, text, lengths, state):
         self.calls += 1
         self.happens.pop(self.calls, lambda: None)()
-        tokens = torch.zeros(len(lengths), count, dtype=torch.int64)
-        for row, length in enumerate(lengths):
-            mine = self.texts[first + row, length : length + count]
-            tokens[row, : len(mine)] = mine
-        if self.wrong is not None and self.wrong < count:
-            tokens[:, self.wrong] = (tokens[:, self.wrong] + 1) % tiny_models.VOCABULARY
-        return Proposal(tokens, [count] * len(lengths), None)
+        return super().propose(count, first, text, lengths, state)
 
     def follow(self, first, text, lengths, state):
         return torch.tensor([int(self.texts[first + row, length]) for row, length in enumerate(lengths)])

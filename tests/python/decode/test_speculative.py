@@ -10,8 +10,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models
 from aegis.decode import EarlyExit, FusedLogitsSampler, PromptLookup, SpeculativeFastRunner
-from aegis.decode.accept import accept_by_ratio
-from aegis.decode.drafts import PromptLookupDraft, Proposal
+from speculation import Scripted, another, run, run_on
 
 NEW = 24
 
@@ -19,45 +18,6 @@ NEW = 24
 @pytest.fixture(scope="module")
 def llama():
     return tiny_models.make("llama")
-
-
-def another(name, **changes):
-    """A model of other weights."""
-    model = tiny_models.make(name, **changes)
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) * weight.std() + weight.mean())
-    return model
-
-
-class Scripted(PromptLookupDraft):
-    """Guesses the texts that it was given, with every ``wrong``-th guess of a pass, counted from 0, off by one."""
-
-    def __init__(self, texts, wrong=None):
-        super().__init__(PromptLookup())
-        self.texts, self.wrong = texts, wrong
-
-    def propose(self, count, first, text, lengths, state):
-        tokens = torch.zeros(len(lengths), count, dtype=torch.int64)
-        for row, length in enumerate(lengths):
-            mine = self.texts[first + row, length : length + count]
-            tokens[row, : len(mine)] = mine
-        if self.wrong is not None and self.wrong < count:
-            tokens[:, self.wrong] = (tokens[:, self.wrong] + 1) % tiny_models.VOCABULARY
-        return Proposal(tokens, [count] * len(lengths), None)
-
-
-def run_on(runner, length):
-    while min(runner.lengths) < length:
-        runner.step()
-
-
-def run(runner, ids, mask=None, new=NEW):
-    """Texts of ``new`` more tokens, by steps."""
-    runner.prefill(ids, mask)
-    run_on(runner, ids.shape[1] + new)
-    return torch.stack([runner.text(row)[: ids.shape[1] + new] for row in range(len(ids))])
 
 
 # --- greedy ------------------------------------------------------------------------------------------------------
@@ -132,139 +92,6 @@ def test_the_models_are_as_before_afterwards(llama):
     assert llama.config._attn_implementation == draft.config._attn_implementation == before
     assert len(llama.model.layers) == llama.config.num_hidden_layers == 2
     assert {type(m).__name__ for m in llama.modules() if isinstance(m, torch.nn.Linear)} == {"Linear"}
-
-
-# --- sampled -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.4}, {"no_repeat_ngram_size": 1}], ids=str)
-def test_with_a_greedy_draft_sampled_tokens_are_those_of_generate(llama, rows, options):
-    """The target's own draws decide, so a seed means the same with and without a draft."""
-    ids, mask = tiny_models.padded(rows)
-    options = {"attention_mask": mask, "max_new_tokens": NEW, "pad_token_id": 0, "top_k": 20, "seed": 3, **options}
-    want = aegis.generate(llama, ids, **options)
-    greedy = FusedLogitsSampler(do_sample=False)
-    assert torch.equal(aegis.generate(llama, ids, draft=llama, draft_sampler=greedy, **options), want)
-    assert torch.equal(aegis.generate(llama, ids, draft=PromptLookup(), **options), want)
-
-
-ROWS = 100_000
-TARGET = {"temperature": 0.8, "top_k": 5}
-DRAFTS = {
-    "as the target": (None, torch.float32),
-    "own settings": ({"temperature": 1.5, "top_k": 3}, torch.float32),
-    "bfloat16": ({"top_p": 0.9}, torch.bfloat16),
-}
-
-
-def law(model, prompt, new):
-    """{text: probability} of all continuations under TARGET."""
-    sampler = FusedLogitsSampler(**TARGET)
-    laws = {(): 1.0}
-    for _ in range(new):
-        texts = torch.tensor([prompt + list(text) for text in laws])
-        with torch.no_grad():
-            chances = sampler.probabilities(model(texts).logits[:, -1]).double()
-        laws = {
-            (*text, token): chance * float(chances[row, token])
-            for row, (text, chance) in enumerate(laws.items())
-            for token in range(chances.shape[1])
-            if chances[row, token] > 0
-        }
-    return laws
-
-
-@pytest.mark.parametrize("kind", DRAFTS)
-def test_sampled_texts_follow_the_targets_law_case37_case38_case40_case41(kind):
-    """χ² of 10^5 texts against their exact probabilities, with guesses that are drawn and kept by p/q."""
-    settings, dtype = DRAFTS[kind]
-    small = {"vocab_size": 6, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1}
-    small |= {"num_key_value_heads": 1, "num_hidden_layers": 1}
-    target, draft = tiny_models.make("llama", **small), another("llama", **small).to(dtype)
-    with torch.no_grad():
-        for model in (target, draft):
-            model.lm_head.weight.mul_(0.25)
-    prompt, new = [1, 2, 3], 4
-    chances = law(target, prompt, new)
-    with SpeculativeFastRunner(
-        target,
-        draft,
-        2,
-        batch_size=ROWS,
-        max_cache_len=10,
-        sampler=FusedLogitsSampler(**TARGET, seed=11),
-        draft_sampler=FusedLogitsSampler(**settings) if settings else None,
-    ) as runner:
-        runner.prefill(torch.tensor([prompt]).repeat(ROWS, 1))
-        run_on(runner, len(prompt) + new)
-        texts = runner._text[:, len(prompt) : len(prompt) + new]
-    assert 0.2 < runner.stats()["acceptance_rate"] < 0.95, "nothing is tested where all or nothing is kept"
-    codes = (texts * 6 ** torch.arange(new - 1, -1, -1)).sum(1)
-    counts = torch.bincount(codes, minlength=6**new)
-    expected = torch.zeros(6**new, dtype=torch.float64)
-    for text, chance in chances.items():
-        expected[sum(t * 6 ** (new - 1 - i) for i, t in enumerate(text))] = chance * ROWS
-    assert counts[expected == 0].sum() == 0
-    common = expected >= 10
-    observed = torch.cat([counts[common].double(), counts[~common].sum()[None].double()])
-    wanted = torch.cat([expected[common], expected[~common].sum()[None] + 1e-9])
-    chi = float(((observed - wanted) ** 2 / wanted).sum())
-    freedom = len(observed) - 1
-    assert chi < freedom + 5 * (2 * freedom) ** 0.5, (chi, freedom)
-
-
-def test_guesses_are_kept_by_the_ratio_and_replaced_from_what_is_left():
-    """p = (.5, .5, 0), q = (.8, 0, .2): token 0 is kept with 5/8, token 2 never, and the rest goes to token 1."""
-    rows = 40_000
-    p = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]).expand(rows, 2, 3)
-    q = torch.tensor([[[0.8, 0.0, 0.2]]]).expand(rows, 1, 3)
-    guesses = torch.zeros(rows, 1, dtype=torch.int64)
-    guesses[rows * 4 // 5 :] = 2
-    state = torch.zeros(rows, 4, dtype=torch.int64)
-    state[:, 1] = torch.arange(rows)
-    kept, following = accept_by_ratio(p, q, guesses, state)
-    zeros = guesses[:, 0] == 0
-    assert abs(float(kept[zeros].float().mean()) - 0.625) < 0.01
-    assert not kept[~zeros].any()
-    assert (following == torch.where(kept == 1, 2, 1)).all()
-
-
-def test_equal_distributions_keep_every_guess():
-    """Also where p and q differ by rounding and nothing is left to draw a replacement from."""
-    p = torch.softmax(torch.randn(50, 3, 7, generator=torch.Generator().manual_seed(0)), 2)
-    state = torch.zeros(50, 4, dtype=torch.int64)
-    state[:, 1] = torch.arange(50)
-    kept, following = accept_by_ratio(p, p[:, :2], p[:, :2].argmax(2), state)
-    assert (kept == 2).all()
-    assert (following < 7).all()
-
-
-def test_a_rows_tokens_do_not_depend_on_its_mates(llama):
-    ids, draft = tiny_models.prompts(3), another("llama")
-    options = {"max_new_tokens": 12, "pad_token_id": 0, "temperature": 0.7, "draft": draft}
-    alone = [aegis.generate(llama, ids[row : row + 1], seed=[row], **options) for row in range(3)]
-    together = aegis.generate(llama, ids, seed=[0, 1, 2], **options)
-    # near the end, fewer guesses fit behind the longest row: draws are then used otherwise
-    assert torch.equal(together[:, :14], torch.cat(alone)[:, :14])
-
-
-@pytest.mark.parametrize("broken", [[3], [0, 5, 96], list(range(97))], ids=len)
-@pytest.mark.parametrize("value", [torch.nan, -torch.inf, torch.inf])
-def test_scores_that_are_no_distribution_end_nothing(llama, broken, value):
-    """A NaN takes the largest number of its row, as the sampler does; infinities mean what they say."""
-
-    def breaks(input_ids, scores):
-        return scores.index_fill_(1, torch.tensor(broken), value)
-
-    ids = tiny_models.prompts(2)
-    options = {"max_new_tokens": 8, "pad_token_id": 0, "seed": 1, "logits_processor": [breaks]}
-    got = aegis.generate(llama, ids, draft=another("llama"), **options)
-    assert ((got >= 0) & (got < tiny_models.VOCABULARY)).all()
-    if value == torch.inf:
-        assert (got[:, 9:] == broken[0]).all()
-    elif value == -torch.inf and len(broken) < 97:
-        assert not torch.isin(got[:, 9:], torch.tensor(broken)).any()
 
 
 # --- where it ends -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 import tiny_models
 from aegis.decode import EarlyExit, FusedLogitsSampler, PromptLookup, SpeculativeFastRunner, TokenTree
 from aegis.decode.tree_drafts import LookupBranches, TreeProposal
-from test_speculative import another, law, run, run_on
+from speculation import TARGET, another, assert_texts_follow_the_law, run, run_on, small_models
 
 NEW = 20
 
@@ -163,9 +163,6 @@ def test_a_draft_that_is_the_target_is_always_right_whatever_its_settings(llama,
         assert runner.stats()["acceptance_rate"] > 0.95
 
 
-TARGET = {"temperature": 0.8, "top_k": 5}
-
-
 @pytest.mark.parametrize(
     ("rows", "settings", "tree"),
     [
@@ -176,14 +173,8 @@ TARGET = {"temperature": 0.8, "top_k": 5}
 )
 def test_sampled_texts_follow_the_targets_law_case37_case38(rows, settings, tree):
     """χ² of texts against their exact probabilities."""
-    small = {"vocab_size": 6, "hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 1}
-    small |= {"num_key_value_heads": 1, "num_hidden_layers": 1}
-    target, draft = tiny_models.make("llama", **small), another("llama", **small)
-    with torch.no_grad():
-        for model in (target, draft):
-            model.lm_head.weight.mul_(0.25)
-    prompt, new = [1, 2, 3], 3
-    with SpeculativeFastRunner(
+    target, draft = small_models(4)
+    runner = SpeculativeFastRunner(
         target,
         draft,
         batch_size=rows,
@@ -191,23 +182,8 @@ def test_sampled_texts_follow_the_targets_law_case37_case38(rows, settings, tree
         sampler=FusedLogitsSampler(**TARGET, seed=11),
         draft_sampler=FusedLogitsSampler(**settings) if settings else None,
         tree=tree,
-    ) as runner:
-        runner.prefill(torch.tensor([prompt]).repeat(rows, 1))
-        run_on(runner, len(prompt) + new)
-        texts = runner._text[:, len(prompt) : len(prompt) + new]
-    assert 0.2 < runner.stats()["acceptance_rate"] < 0.95, "nothing is tested where all or nothing is kept"
-    codes = (texts * 6 ** torch.arange(new - 1, -1, -1)).sum(1)
-    counts = torch.bincount(codes, minlength=6**new)
-    expected = torch.zeros(6**new, dtype=torch.float64)
-    for text, chance in law(target, prompt, new).items():
-        expected[sum(t * 6 ** (new - 1 - i) for i, t in enumerate(text))] = chance * rows
-    assert counts[expected == 0].sum() == 0
-    common = expected >= 10
-    observed = torch.cat([counts[common].double(), counts[~common].sum()[None].double()])
-    wanted = torch.cat([expected[common], expected[~common].sum()[None] + 1e-9])
-    chi = float(((observed - wanted) ** 2 / wanted).sum())
-    freedom = len(observed) - 1
-    assert chi < freedom + 5 * (2 * freedom) ** 0.5, (chi, freedom)
+    )
+    assert_texts_follow_the_law(runner, target, rows, 3)
 
 
 def test_a_rows_tokens_do_not_depend_on_its_mates(llama):

@@ -5,14 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensors import DTYPES, random
 
 pack_ternary = torch.ops.aegis.pack_ternary
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 MEANINGS = torch.tensor([0, 1, -1, 9])
-
-
-def random(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def trits_of(packed: torch.Tensor, k: int) -> torch.Tensor:

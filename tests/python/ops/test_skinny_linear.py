@@ -5,14 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensors import DTYPES, random
 from torch.nn import functional
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 skinny_linear = torch.ops.aegis.skinny_linear
-
-
-def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def assert_within_bound(got, x, weight, bias=None):
