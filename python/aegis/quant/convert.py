@@ -11,7 +11,8 @@ from torch import nn
 from aegis.quant.float8 import Float8Scheme
 from aegis.quant.report import LayerReport, Report, bytes_of
 from aegis.quant.scheme import Scheme
-from aegis.quant.ternary import TernaryLinear, TernaryScheme
+from aegis.quant.ternary import TernaryLinear
+from aegis.quant.ternary_scheme import TernaryScheme
 
 __all__ = ["SCHEMES", "ConversionRefused", "convert", "freeze", "revert"]
 
