@@ -347,8 +347,6 @@ void bind_feeder(py::module_& m) {
       .def(
           "stop", [](PyFeeder& self) { self.feeder().stop(); },
           py::call_guard<py::gil_scoped_release>())
-      .def_property_readonly("outstanding",
-                             [](PyFeeder& self) { return self.feeder().outstanding(); })
       .def_property_readonly("taken", [](PyFeeder& self) { return self.feeder().taken(); })
       .def_property_readonly("full", [](PyFeeder& self) { return self.feeder().full(); })
       .def("stats", &feeder_stats);

@@ -129,7 +129,6 @@ void bind_token_tree(py::module_& m) {
           py::arg("widths"))
       .def("__len__", &TokenTree::size)
       .def_property_readonly("max_depth", &TokenTree::max_depth)
-      .def_property_readonly("inner_count", &TokenTree::inner_count)
       .def_property_readonly("parents",
                              [](const TokenTree& self) { return array_of(self.parents()); })
       .def_property_readonly("depths",

@@ -5,6 +5,7 @@
 #include "kernels/cuda/gather_records.cu"
 #include "simt/device_buffer.h"
 #include "simt/every_schedule.h"
+#include "simt/random_bytes.h"
 
 namespace aegis::kernels {
 
@@ -15,16 +16,10 @@ void gather_records(const GatherRecords& job);
 namespace {
 
 using simt::DeviceBuffer;
+using simt::random_bytes;
 
 class GatherRecordsTest : public simt::EverySchedule {};
 AEGIS_EVERY_SCHEDULE(GatherRecordsTest);
-
-std::vector<std::byte> random_bytes(size_t count) {
-  std::mt19937_64 random(7);
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
 
 std::vector<int64_t> random_rows(int64_t batch, int64_t rows) {
   std::mt19937_64 random(batch * 131 + rows);
@@ -48,7 +43,7 @@ std::vector<std::byte> on_device(const std::vector<std::byte>& source, int64_t r
 }
 
 void compare(int64_t rows, int64_t stride, int64_t row_bytes, int64_t batch, size_t shift) {
-  const std::vector<std::byte> source = random_bytes(rows * stride);
+  const std::vector<std::byte> source = random_bytes(rows * stride, 7);
   const std::vector<int64_t> indices = random_rows(batch, rows);
   std::vector<std::byte> want(batch * row_bytes);
   scalar::gather_records({source.data(), stride, row_bytes, indices.data(), batch, want.data()});
@@ -68,12 +63,12 @@ TEST_P(GatherRecordsTest, RowsMayLieApart) {
 }
 
 TEST_P(GatherRecordsTest, NothingToCopyLaunchesNothing) {
-  EXPECT_TRUE(on_device(random_bytes(40), 10, 4, 4, {}, 0).empty());
-  EXPECT_TRUE(on_device(random_bytes(40), 10, 4, 0, {3, 4}, 0).empty());
+  EXPECT_TRUE(on_device(random_bytes(40, 7), 10, 4, 4, {}, 0).empty());
+  EXPECT_TRUE(on_device(random_bytes(40, 7), 10, 4, 0, {3, 4}, 0).empty());
 }
 
 TEST_P(GatherRecordsTest, RowsOutsideOfTheSourceBecomeZeroes) {
-  const std::vector<std::byte> source = random_bytes(10 * 20);
+  const std::vector<std::byte> source = random_bytes(10 * 20, 7);
   const std::vector<int64_t> indices{3, -1, 9, 10, INT64_MAX, INT64_MIN, 0};
   const std::vector<std::byte> got = on_device(source, 10, 20, 20, indices, 0);
   for (size_t i = 0; i < indices.size(); ++i) {

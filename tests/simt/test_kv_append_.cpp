@@ -1,11 +1,11 @@
 // The CUDA kernel and its launcher against the scalar oracle.
 #include <algorithm>
-#include <random>
 #include <vector>
 
 #include "kernels/cuda/kv_append_.cu"
 #include "simt/device_buffer.h"
 #include "simt/every_schedule.h"
+#include "simt/random_bytes.h"
 
 namespace aegis::kernels {
 
@@ -16,16 +16,10 @@ void kv_append(const KvAppend& job, int64_t begin, int64_t end);
 namespace {
 
 using simt::DeviceBuffer;
+using simt::random_bytes;
 
 class KvAppendTest : public simt::EverySchedule {};
 AEGIS_EVERY_SCHEDULE(KvAppendTest);
-
-std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
 
 struct Case {
   int64_t cache_rows = 3, batch = 2, heads = 2, tokens = 1, slots = 5;

@@ -1,10 +1,10 @@
 // The CUDA kernel and its launcher against the scalar oracle.
-#include <random>
 #include <vector>
 
 #include "kernels/cuda/kv_move_.cu"
 #include "simt/device_buffer.h"
 #include "simt/every_schedule.h"
+#include "simt/random_bytes.h"
 
 namespace aegis::kernels {
 
@@ -15,16 +15,10 @@ void kv_move(const KvMove& job, int64_t begin, int64_t end);
 namespace {
 
 using simt::DeviceBuffer;
+using simt::random_bytes;
 
 class KvMoveTest : public simt::EverySchedule {};
 AEGIS_EVERY_SCHEDULE(KvMoveTest);
-
-std::vector<std::byte> random_bytes(int64_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(static_cast<size_t>(count));
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
 
 struct Case {
   int64_t cache_rows = 3, heads = 2, tokens = 3, slots = 7;

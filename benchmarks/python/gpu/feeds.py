@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aegis
 import numpy as np
@@ -25,7 +26,7 @@ def token_file(folder: str, tokens: int) -> Path:
 
 
 class Feeds:
-    """Endless batches of (inputs, targets) on the device from three sources over one file.
+    """Endless batches of (inputs, targets) on the device from several sources over one file.
 
     Iterators live as long as this object, so a round of measurement starts no workers.
     """
@@ -36,39 +37,20 @@ class Feeds:
         path = token_file(self.folder.name, 200_000 if options.quick else 40_000_000)
         self.dataset = aegis.TokenDataset(path, block, dtype="uint16", stride=1)
         pin = options.cuda
-        workers = 2
         torch_loader: DataLoader[list[Tensor]] = DataLoader(
-            self.dataset, batch, shuffle=True, num_workers=workers, pin_memory=pin, drop_last=True
+            self.dataset, batch, shuffle=True, num_workers=2, pin_memory=pin, drop_last=True
         )
+
+        def ours(**more: Any) -> aegis.FlatArenaDataLoader:
+            return aegis.FlatArenaDataLoader(self.dataset, batch, shuffle=True, drop_last=True, seed=1, **more)
+
+        device = options.device
         self.loaders: dict[str, DataLoader[list[Tensor]]] = {
             "torch DataLoader": torch_loader,
-            "aegis": aegis.FlatArenaDataLoader(
-                self.dataset, batch, shuffle=True, num_workers=1, pin_memory=pin, drop_last=True, seed=1
-            ),
-            "aegis, device": aegis.FlatArenaDataLoader(
-                self.dataset,
-                batch,
-                shuffle=True,
-                num_workers=1,
-                drop_last=True,
-                seed=1,
-                device=options.device,
-                reuse=True,
-            ),
-            "aegis, narrow": aegis.FlatArenaDataLoader(
-                self.dataset,
-                batch,
-                shuffle=True,
-                num_workers=1,
-                drop_last=True,
-                seed=1,
-                device=options.device,
-                reuse=True,
-                narrow=True,
-            ),
-            "aegis, resident": aegis.FlatArenaDataLoader(
-                self.dataset, batch, shuffle=True, drop_last=True, seed=1, device=options.device, resident=True
-            ),
+            "aegis": ours(num_workers=1, pin_memory=pin),
+            "aegis, device": ours(num_workers=1, device=device, reuse=True),
+            "aegis, narrow": ours(num_workers=1, device=device, reuse=True, narrow=True),
+            "aegis, resident": ours(device=device, resident=True),
         }
         generator = torch.Generator().manual_seed(1)
         self.resident = torch.randint(0, VOCAB, (16, 2, batch, block), generator=generator).to(options.device)

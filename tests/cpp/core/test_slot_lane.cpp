@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -200,7 +201,9 @@ TEST(SlotLane, LeasesOutliveTheLane) {
     lease = lane->acquire(kPage);
     lane->rest();
   }
-  std::memset(lease->data(), 1, kPage);
+  std::byte* bytes = lease->data();
+  std::fill_n(bytes, kPage, std::byte{1});
+  EXPECT_EQ(std::count(bytes, bytes + kPage, std::byte{1}), static_cast<int64_t>(kPage));
 }
 
 TEST(SlotLane, WhatAForkedChildSeesIsNotWrittenWhileItLives) {

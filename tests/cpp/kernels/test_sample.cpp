@@ -1,8 +1,6 @@
 #include "kernels/sample.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +14,7 @@
 
 #include "kernels/every_isa.h"
 #include "kernels/philox.h"
+#include "last_page.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};
@@ -220,28 +219,11 @@ void nan_anywhere(Isa isa) {
   }
 }
 
-/// A page after which nothing is mapped.
-class LastPage {
- public:
-  LastPage() : page_(sysconf(_SC_PAGESIZE)) {
-    start_ = mmap(nullptr, 2 * page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (start_ == MAP_FAILED || mprotect(end(), page_, PROT_NONE)) throw std::bad_alloc();
-  }
-  ~LastPage() { munmap(start_, 2 * page_); }
-  LastPage(const LastPage&) = delete;
-  LastPage& operator=(const LastPage&) = delete;
-  char* end() { return static_cast<char*>(start_) + page_; }
-
- private:
-  size_t page_;
-  void* start_;
-};
-
 template <class Element>
 void reads_nothing_behind_a_row(Isa isa) {
   LastPage page;
   for (int64_t count = 1; count <= 300; ++count) {
-    Element* row = reinterpret_cast<Element*>(page.end()) - count;
+    Element* row = page.last<Element>(count);
     for (int64_t i = 0; i < count; ++i) row[i] = from_float<Element>(static_cast<float>(i % 7));
     for (const SampleSettings& settings : kEverySetting) {
       SampleState state{1, 2, 3, 4};

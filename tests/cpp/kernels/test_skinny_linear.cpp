@@ -1,8 +1,6 @@
 #include "kernels/skinny_linear.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <limits>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "kernels/every_isa.h"
+#include "last_page.h"
 
 namespace aegis::kernels {
 namespace {
@@ -222,39 +221,15 @@ void nothing_to_add(Isa isa) {
   EXPECT_TRUE(layer.guards_are_untouched());
 }
 
-/// A page after which nothing is mapped.
-class LastPage {
- public:
-  LastPage() : page_(sysconf(_SC_PAGESIZE)) {
-    start_ = mmap(nullptr, 2 * page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (start_ == MAP_FAILED || mprotect(end(), page_, PROT_NONE)) throw std::bad_alloc();
-  }
-  ~LastPage() { munmap(start_, 2 * page_); }
-  LastPage(const LastPage&) = delete;
-  LastPage& operator=(const LastPage&) = delete;
-  char* end() { return static_cast<char*>(start_) + page_; }
-
-  /// Room for `count` elements that ends with the page, all 1.
-  template <class Element>
-  Element* ones(int64_t count) {
-    Element* first = reinterpret_cast<Element*>(end()) - count;
-    for (int64_t i = 0; i < count; ++i) first[i] = from_float<Element>(1);
-    return first;
-  }
-
- private:
-  size_t page_;
-  void* start_;
-};
-
 template <class Element>
 void reads_nothing_behind_its_operands(Isa isa) {
   LastPage x, weight, bias, out;
+  const Element one = from_float<Element>(1);
   for (int64_t k = 1; k <= 70; ++k) {
     for (int64_t rows : {1, 3, 4, 8}) {
-      Element* result = out.ones<Element>(rows * 7);
-      skinny_linear_kernel<Element>(isa)({x.ones<Element>(rows * k), weight.ones<Element>(7 * k), k,
-                                          bias.ones<Element>(7), result, rows, k, 7},
+      Element* result = out.last(rows * 7, one);
+      skinny_linear_kernel<Element>(isa)({x.last(rows * k, one), weight.last(7 * k, one), k,
+                                          bias.last(7, one), result, rows, k, 7},
                                          0, 7);
       for (int64_t i = 0; i < rows * 7; ++i) ASSERT_EQ(to_float(result[i]), k + 1);
     }

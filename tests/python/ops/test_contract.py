@@ -80,14 +80,12 @@ MIXED = {
     "to_bfloat16_rne": None,
     "unpack_ternary": lambda t: (t(4, 1, dtype=torch.uint32), t(4), 8),
 }
-"""Arguments of each operator that takes several tensors."""
+"""Arguments of each operator; None where it takes one tensor alone."""
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", [name for name in OPERATORS if MIXED[name]])
 def test_operator_refuses_tensors_of_several_devices(name):
     """torch gives a call with one meta tensor to the function for meta tensors, whose result nobody would fill."""
-    if MIXED[name] is None:
-        return
     arguments = MIXED[name](torch.zeros)
     for i, argument in enumerate(arguments):
         if isinstance(argument, torch.Tensor):
