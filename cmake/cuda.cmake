@@ -38,7 +38,8 @@ if(AEGIS_CUDA_ENABLED)
                                 csrc/kernels/cuda/kv_move_.cu
                                 csrc/kernels/cuda/sample.cu
                                 csrc/kernels/cuda/skinny_linear.cu
-                                csrc/kernels/cuda/ternary_linear.cu csrc/kernels/cuda/to_bfloat16_rne.cu)
+                                csrc/kernels/cuda/ternary_linear.cu csrc/kernels/cuda/to_bfloat16_rne.cu
+                                csrc/kernels/cuda/token_probabilities.cu)
   if("90a" IN_LIST AEGIS_CUDA_ARCHITECTURES)
     set_source_files_properties(csrc/kernels/cuda/float8_tiles.cu PROPERTIES COMPILE_DEFINITIONS AEGIS_SM90A)
   endif()

@@ -1,6 +1,7 @@
 # One OBJECT library per instruction set, each with flags of its own; the choice is made at run time (core/cpu.h).
 set(AEGIS_KERNELS decode_attention extract_batch float8_linear float8_quantize fnv_lanes gather_records
-    gather_records_scaled kv_append_ page_query sample skinny_linear to_bfloat16_rne)
+    gather_records_scaled kv_append_ page_query sample skinny_linear to_bfloat16_rne
+    token_probabilities)
 # Levels that have more kernels than these, or only some.
 set(AEGIS_KERNELS_scalar ${AEGIS_KERNELS} kv_move_ pack_ternary ternary_linear unpack_ternary)
 set(AEGIS_KERNELS_avx2 ${AEGIS_KERNELS} ternary_linear)

@@ -88,6 +88,7 @@ aegis_simt_test(sample)
 aegis_simt_test(skinny_linear)
 aegis_simt_test(ternary_linear)
 aegis_simt_test(to_bfloat16_rne)
+aegis_simt_test(token_probabilities)
 
 # The program that also runs on GPUs, here on the executor.
 set_source_files_properties(tests/simt/hardware.cu PROPERTIES LANGUAGE CXX)

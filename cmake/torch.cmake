@@ -20,13 +20,14 @@ set(AEGIS_OPS csrc/ops/library.cpp csrc/ops/cpu/decode_attention.cpp csrc/ops/cp
     csrc/ops/cpu/kv_move_.cpp
     csrc/ops/cpu/pack_ternary.cpp csrc/ops/cpu/sample.cpp csrc/ops/cpu/skinny_linear.cpp
     csrc/ops/cpu/ternary_linear.cpp csrc/ops/cpu/to_bfloat16_rne.cpp
-    csrc/ops/cpu/unpack_ternary.cpp)
+    csrc/ops/cpu/token_probabilities.cpp csrc/ops/cpu/unpack_ternary.cpp)
 if(AEGIS_CUDA_ENABLED)
   list(APPEND AEGIS_OPS csrc/ops/cuda/stream.cpp csrc/ops/cuda/extract_batch.cpp
        csrc/ops/cuda/decode_attention.cpp csrc/ops/cuda/float8_linear.cpp csrc/ops/cuda/float8_quantize.cpp
        csrc/ops/cuda/gather_records.cpp csrc/ops/cuda/gather_records_scaled.cpp
        csrc/ops/cuda/kv_append_.cpp csrc/ops/cuda/kv_move_.cpp csrc/ops/cuda/sample.cpp csrc/ops/cuda/skinny_linear.cpp
-       csrc/ops/cuda/ternary_linear.cpp csrc/ops/cuda/to_bfloat16_rne.cpp)
+       csrc/ops/cuda/ternary_linear.cpp csrc/ops/cuda/to_bfloat16_rne.cpp
+       csrc/ops/cuda/token_probabilities.cpp)
 endif()
 add_library(aegis_ops MODULE ${AEGIS_OPS})
 target_include_directories(aegis_ops SYSTEM PRIVATE ${AEGIS_TORCH_DIR}/include

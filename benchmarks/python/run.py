@@ -37,6 +37,7 @@ ORDER = [
     "bench_gather_records",
     "bench_gather_records_scaled",
     "bench_sample",
+    "bench_token_probabilities",
     "bench_decode_attention",
     "bench_paged_cache",
     "bench_skinny_linear",

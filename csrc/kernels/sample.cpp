@@ -18,11 +18,6 @@ AEGIS_DECLARE(avx512)
 
 namespace {
 
-SampleScratch& scratch_of_this_thread() {
-  thread_local SampleScratch scratch;
-  return scratch;
-}
-
 template <class Element, const SampleScans<Element>& (*scans)()>
 void sample(const Sample<Element>& job, int64_t begin, int64_t end) {
   sample_rows(scans(), scratch_of_this_thread(), job, begin, end);

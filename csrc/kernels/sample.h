@@ -33,8 +33,8 @@ struct SampleState {
 ///
 /// Every version returns the same tokens: weights are computed by the same operations and summed in
 /// the same order (kernels/sample_row.h). A token's probability is right to 1e-6 of itself, however
-/// many tokens there are; below 2⁻¹⁰⁰ of the largest it counts as 0. A token of probability 0 is
-/// never drawn.
+/// many tokens there are, and to 1.2e-7 more for each unit that its logit / temperature lies below
+/// the largest; below 2⁻¹⁰⁰ of the largest it counts as 0. A token of probability 0 is never drawn.
 ///
 /// A row with a NaN, or with nothing above -infinity, is not valid: its token is that of the
 /// largest logit that is a number, or 0. Of a row with +infinity the token is the first of those.

@@ -38,6 +38,11 @@ struct SampleScratch {
 };
 static_assert(kSampleListed >= kSampleBlock);
 
+inline SampleScratch& scratch_of_this_thread() {
+  thread_local SampleScratch scratch;
+  return scratch;
+}
+
 template <class Element>
 class CpuRow {
  public:
@@ -129,20 +134,23 @@ class CpuRow {
     return f();
   }
 
+ protected:
+  Weighing weighing(float at, float floor) const { return {peak_, scale_, at, floor}; }
+
  private:
   /// Sums the group's blocks; how many elements of it are above `at`, if that is finite.
   int64_t sum_group(int64_t g, float at, float floor) {
     const int64_t each = sample_group_blocks(count_);
     first_block_ = g * each;
     last_block_ = std::min(first_block_ + each, sample_blocks(count_));
-    const Weighing weighing{peak_, scale_, at, floor};
     if (at == -kSampleInfinity && floor == 0) {  // what equals `at` weighs nothing
-      scans_.sum(row_, count_, first_block_, last_block_, weighing, scratch_.sums.data());
+      scans_.sum(row_, count_, first_block_, last_block_, weighing(at, floor),
+                 scratch_.sums.data());
       std::fill_n(scratch_.equal.begin(), blocks(), 0);
       return 0;
     }
-    return scans_.sum_above(row_, count_, first_block_, last_block_, weighing, scratch_.sums.data(),
-                            scratch_.equal.data());
+    return scans_.sum_above(row_, count_, first_block_, last_block_, weighing(at, floor),
+                            scratch_.sums.data(), scratch_.equal.data());
   }
 
   int64_t weigh_listed(int64_t n) {

@@ -254,6 +254,23 @@ struct SampleLoops {
     return number;
   }
 
+  static void shares(const Element* row, int64_t begin, int64_t end, const Weighing& weighing,
+                     bool ties, float share, float* out) {
+    const Floats peak = Lanes::all(weighing.peak), scale = Lanes::all(weighing.scale);
+    const Floats limit = Lanes::all(weighing.at), floor = Lanes::all(weighing.floor);
+    const Floats factor = Lanes::all(share), zero = Lanes::all(0);
+    each(row, begin, end, [&](Floats values, int64_t i) {
+      const Floats each = weight(values, peak, scale);
+      const Mask within = ties ? Lanes::at_least(values, limit) : Lanes::above(values, limit);
+      const Mask kept = Lanes::both(within, Lanes::at_least(each, floor));
+      const Floats shares = Lanes::keep(kept, Lanes::fma(each, factor, zero));
+      if (end - i >= kSampleLanes) return Lanes::store(out + i, shares);
+      float lanes[kSampleLanes];
+      Lanes::store(lanes, shares);
+      for (int64_t lane = 0; lane < end - i; ++lane) out[i + lane] = lanes[lane];
+    });
+  }
+
   static constexpr SampleScans<Element> kScans{maxima,  find, at_least, tally, collect,
                                                between, sort, weigh,    sum,   sum_above};
 };

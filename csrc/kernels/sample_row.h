@@ -1,5 +1,5 @@
-// How a token is drawn from one row. One text for all: CPU versions and the GPU give it a `Row`
-// that makes the passes, and so take the same decisions on the same numbers.
+// What a token is drawn from in one row, and the draw. One text for all: CPU versions and the GPU
+// give it a `Row` that makes the passes, and so take the same decisions on the same numbers.
 #pragma once
 
 #include <cmath>
@@ -117,26 +117,38 @@ AEGIS_ROW float logprob_of(double weight, double total) {
   return static_cast<float>(log(weight / total));
 }
 
+struct SampleList {
+  int64_t n;
+  double mass;
+};
+
+/// What top_p and the floor leave of the first `n` listed elements. Called by one thread alone.
+template <class Row>
+AEGIS_ROW SampleList limit_listed(const Row& row, int64_t n, float top_p, float floor) {
+  double sum = 0;
+  if (top_p < 1) {
+    for (int64_t i = 0; i < n; ++i) sum += row.listed_weight(i);
+    const double wanted = product(top_p, sum);
+    sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      sum += row.listed_weight(i);
+      if (sum >= wanted) n = i + 1;  // which ends the loop
+    }
+  }
+  while (n > 1 && row.listed_weight(n - 1) < floor) --n;
+  sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += row.listed_weight(i);
+  return {n, sum};
+}
+
 /// Draws among the first `n` listed elements.
 template <class Row>
 AEGIS_ROW Drawn draw_listed(Row& row, int64_t n, float top_p, float floor, double u) {
   const SampleStep step = row.once([&] {
-    double sum = 0;
-    if (top_p < 1) {
-      for (int64_t i = 0; i < n; ++i) sum += row.listed_weight(i);
-      const double wanted = product(top_p, sum);
-      sum = 0;
-      for (int64_t i = 0; i < n; ++i) {
-        sum += row.listed_weight(i);
-        if (sum >= wanted) n = i + 1;  // which ends the loop
-      }
-    }
-    while (n > 1 && row.listed_weight(n - 1) < floor) --n;
-    sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += row.listed_weight(i);
-    SampleStep drawn = walk(n, product(u, sum), 0, 0,
+    const SampleList kept = limit_listed(row, n, top_p, floor);
+    SampleStep drawn = walk(kept.n, product(u, kept.mass), 0, 0,
                             [&](int64_t i) { return SampleMass{row.listed_weight(i), 0, 0}; });
-    drawn.rest = sum;
+    drawn.rest = kept.mass;
     return drawn;
   });
   return {row.listed_index(step.at), true, logprob_of(step.mass, step.rest)};
@@ -313,16 +325,19 @@ AEGIS_ROW double mass_within(Row& row, SampleCut cut) {
   return mass.above + tie_mass(mass.equal, cut.ties, row.weight(cut.at));
 }
 
-/// Draws one token by `u` in (0, 1), as kernels/sample.h says.
-template <class Row>
-AEGIS_ROW Drawn draw_token(Row& row, const SampleSettings& settings, bool keep_ties, double u) {
+/// Finds what a row's token is drawn from, as kernels/sample.h says, and returns what one of these
+/// makes of it:
+///   ending.sure(valid)                 the token of peak_index(), for sure
+///   ending.listed(n, top_p, floor)     the first n listed elements, of which limit_listed() keeps
+///                                      some
+///   ending.cut(cut, floor)             what the cut keeps whose weight is at least `floor`
+template <class Row, class Ending>
+AEGIS_ROW auto limit_row(Row& row, const SampleSettings& settings, bool keep_ties, Ending ending) {
   const SamplePeak peak = row.peak();
-  if (peak.nan || peak.value == -kSampleInfinity) {
-    return {row.peak_index(), false, kSampleNan};
-  }
+  if (peak.nan || peak.value == -kSampleInfinity) return ending.sure(false);
   const bool greedy = !(settings.temperature > 0) || !(settings.top_p > 0) ||
                       (settings.top_k >= 1 && settings.top_k < 2 && !keep_ties);
-  if (greedy || peak.value == kSampleInfinity) return {row.peak_index(), true, 0};
+  if (greedy || peak.value == kSampleInfinity) return ending.sure(true);
 
   const double scale = 1.4426950408889634 / settings.temperature;
   // Never infinity: times 0 that is no number.
@@ -339,13 +354,13 @@ AEGIS_ROW Drawn draw_token(Row& row, const SampleSettings& settings, bool keep_t
   if (k <= kSampleListed) {
     int64_t n = row.list(k);
     if (!(limited && keep_ties && n == k)) {
-      return draw_listed(row, n, settings.top_p, floor, u);
+      return ending.listed(n, settings.top_p, floor);
     }
     const float at = row.listed_value(n - 1);
     const SampleTally tally = row.tally(at);
     if (tally.above + tally.equal <= kSampleListed) {
       n = row.list(tally.above + tally.equal);
-      return draw_listed(row, n, settings.top_p, floor, u);
+      return ending.listed(n, settings.top_p, floor);
     }
     cut = {at, tally.equal};
   }
@@ -353,10 +368,28 @@ AEGIS_ROW Drawn draw_token(Row& row, const SampleSettings& settings, bool keep_t
     const double wanted = product(settings.top_p, mass_within(row, cut));
     // Most often few tokens have nearly all the mass.
     const int64_t listed = row.list(kSampleListed), n = listed_prefix(row, listed, wanted);
-    if (n > 0) return draw_listed(row, n, 1, floor, u);
+    if (n > 0) return ending.listed(n, 1, floor);
     cut = prefix(row, cut, peak.value, row.listed_value(listed - 1), wanted);
   }
-  return draw_cut(row, cut, floor, u);
+  return ending.cut(cut, floor);
+}
+
+template <class Row>
+struct DrawEnding {
+  Row& row;
+  double u;
+
+  AEGIS_ROW Drawn sure(bool valid) { return {row.peak_index(), valid, valid ? 0 : kSampleNan}; }
+  AEGIS_ROW Drawn listed(int64_t n, float top_p, float floor) {
+    return draw_listed(row, n, top_p, floor, u);
+  }
+  AEGIS_ROW Drawn cut(SampleCut cut, float floor) { return draw_cut(row, cut, floor, u); }
+};
+
+/// Draws one token by `u` in (0, 1).
+template <class Row>
+AEGIS_ROW Drawn draw_token(Row& row, const SampleSettings& settings, bool keep_ties, double u) {
+  return limit_row(row, settings, keep_ties, DrawEnding<Row>{row, u});
 }
 
 }  // namespace aegis::kernels

@@ -62,4 +62,11 @@ struct SampleScans {
                        const Weighing& weighing, float* sums, int32_t* equal);
 };
 
+/// Writes the probabilities of elements [begin, end): weight times `share` for those above
+/// weighing.at, or with `ties` at least that, whose weight is at least weighing.floor; 0 for the
+/// others. `out` is the row's: element i goes to out[i].
+template <class Element>
+using ShareScan = void (*)(const Element* row, int64_t begin, int64_t end, const Weighing& weighing,
+                           bool ties, float share, float* out);
+
 }  // namespace aegis::kernels

@@ -28,6 +28,8 @@ STABLE_TORCH_LIBRARY(aegis, m) {
   m.def("ternary_linear.inference(Tensor input, Tensor packed, Tensor scale, Tensor? bias=None, bool exact=False) -> Tensor");
   m.def("to_bfloat16_rne(Tensor x) -> Tensor");
   m.def("to_bfloat16_rne.out(Tensor x, *, Tensor(a!) out) -> ()");
+  m.def("token_probabilities(Tensor scores, Tensor settings, bool keep_ties=False) -> Tensor");
+  m.def("token_probabilities.out(Tensor scores, Tensor settings, bool keep_ties=False, *, Tensor(a!) out) -> ()");
   m.def("unpack_ternary(Tensor packed, Tensor scale, SymInt k) -> Tensor");
   // clang-format on
 }

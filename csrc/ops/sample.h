@@ -38,28 +38,39 @@ kernels::Sample<Element> sample_job(const Tensor& logits, const Tensor& settings
           optional(result.logprobs, static_cast<float*>(nullptr))};
 }
 
-inline void check_sample(const Tensor& logits, const Tensor& settings, const Tensor& state,
-                         int64_t most_tokens) {
-  with_float_type(logits.scalar_type(), "logits", [](auto) {});
-  check<std::invalid_argument>(logits.dim() == 2,
-                               "logits: expected a 2-D tensor (rows, tokens), got shape ",
-                               shape_of(logits));
-  const int64_t rows = logits.size(0), count = logits.size(1);
-  check<std::invalid_argument>(count >= 1 && count <= most_tokens, "logits: expected 1 to ",
-                               most_tokens, " tokens in a row, got shape ", shape_of(logits));
-  check<std::invalid_argument>(count == 1 || logits.stride(1) == 1,
-                               "logits: expected rows of adjacent elements (stride 1), got stride ",
-                               logits.stride(1));
+/// Scores of tokens, in rows that may lie apart.
+inline void check_scores(const Tensor& scores, const char* name, int64_t most_tokens) {
+  with_float_type(scores.scalar_type(), name, [](auto) {});
+  check<std::invalid_argument>(scores.dim() == 2, name,
+                               ": expected a 2-D tensor (rows, tokens), got shape ",
+                               shape_of(scores));
+  const int64_t count = scores.size(1);
+  check<std::invalid_argument>(count >= 1 && count <= most_tokens, name, ": expected 1 to ",
+                               most_tokens, " tokens in a row, got shape ", shape_of(scores));
+  check<std::invalid_argument>(count == 1 || scores.stride(1) == 1, name,
+                               ": expected rows of adjacent elements (stride 1), got stride ",
+                               scores.stride(1));
+}
+
+inline void check_sample_settings(const Tensor& settings, const Tensor& scores,
+                                  const char* scores_name) {
   check_dtype(settings, ScalarType::Float, "settings");
+  const int64_t rows = scores.size(0);
   check<std::invalid_argument>(
       settings.dim() == 2 && (settings.size(0) == 1 || settings.size(0) == rows) &&
           settings.size(1) == 4 && settings.is_contiguous(),
       "settings: expected a contiguous tensor of shape [1, 4] or [", rows,
       ", 4] (temperature, top_k, top_p, min_p), got shape ", shape_of(settings),
       settings.is_contiguous() ? "" : ", not contiguous");
-  check_same_device(settings, logits, "settings", "logits");
+  check_same_device(settings, scores, "settings", scores_name);
+}
+
+inline void check_sample(const Tensor& logits, const Tensor& settings, const Tensor& state,
+                         int64_t most_tokens) {
+  check_scores(logits, "logits", most_tokens);
+  check_sample_settings(settings, logits, "logits");
   check_dtype(state, ScalarType::Long, "state");
-  check_matrix(state, rows, 4, "state");
+  check_matrix(state, logits.size(0), 4, "state");
   check_same_device(state, logits, "state", "logits");
 }
 

@@ -223,6 +223,18 @@ def _(x: Tensor, *, out: Tensor) -> None:
     return None
 
 
+@torch.library.register_fake("aegis::token_probabilities")
+def _(scores: Tensor, settings: Tensor, keep_ties: bool = False) -> Tensor:
+    _same_device("scores", scores.device, settings=settings)
+    return scores.new_empty(scores.shape, dtype=torch.float32)
+
+
+@torch.library.register_fake("aegis::token_probabilities.out")
+def _(scores: Tensor, settings: Tensor, keep_ties: bool = False, *, out: Tensor) -> None:
+    _same_device("scores", scores.device, settings=settings, out=out)
+    return None
+
+
 @torch.library.register_fake("aegis::unpack_ternary")
 def _(packed: Tensor, scale: Tensor, k: int) -> Tensor:
     _same_device("packed", packed.device, scale=scale)

@@ -246,6 +246,8 @@ def test_sample(dtype: torch.dtype) -> None:
                 assert valid.all()
                 assert (logprobs <= 0).all()
                 assert ((tokens >= 0) & (tokens < width)).all()
+                law = torch.ops.aegis.token_probabilities(logits, torch.tensor([settings]).float(), keep_ties)
+                assert (law.gather(1, tokens[:, None]) > 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

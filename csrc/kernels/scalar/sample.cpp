@@ -1,8 +1,8 @@
 // The oracle: the passes over a row, in plain loops.
-#include <cmath>
 #include <limits>
 
 #include "kernels/sample.h"
+#include "kernels/sample_scalar.h"
 #include "kernels/sample_scans.h"
 
 namespace aegis::kernels::scalar {
@@ -85,21 +85,6 @@ void sort(const uint64_t* keys, int64_t count, uint64_t* sorted) {
     for (int64_t j = 0; j < count; ++j) before += keys[j] > keys[i];
     sorted[before] = keys[i];
   }
-}
-
-float weight_of(float value, float peak, float scale) {
-  using C = WeightConstants;
-  const float below = value - peak;
-  const float r = std::fma(below, scale, C::kMagic);
-  const float f = std::fma(below, scale, C::kMagic - r);
-  float p = std::fma(f, C::c4, C::c3);
-  p = std::fma(f, p, C::c2);
-  p = std::fma(f, p, C::c1);
-  p = std::fma(f, p, C::c0);
-  p = std::fma(f, p, 1.0f);
-  if (!(r >= C::kLeast)) return 0;
-  return __builtin_bit_cast(
-      float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, r) << 23));
 }
 
 void weigh(const float* values, int64_t count, float peak, float scale, float* weights) {

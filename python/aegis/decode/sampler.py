@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aegis import ops  # noqa: F401  (loads the operators)
 from aegis.decode.penalties import penalize_
-from aegis.decode.probabilities import probabilities
 from aegis.decode.sampler_settings import PerRow, bias_vector, checked_bias, column, seed_column, table
+from aegis.ops import token_probabilities
 
 _sample = torch.ops.aegis.sample.out
 
@@ -194,17 +193,7 @@ class FusedLogitsSampler:
             ValueError: a wrong shape or dtype, or penalties without ``input_ids``; ``strict`` and a row that is not
                 valid, naming it.
         """
-        if not isinstance(logits, Tensor):
-            raise TypeError(f"logits: expected a tensor (batch, vocabulary), got {type(logits).__name__}")
-        if logits.ndim != 2:
-            raise ValueError(f"logits: expected a 2-D tensor (batch, vocabulary), got shape {list(logits.shape)}")
-        batch, vocabulary = logits.shape
-        if batch != self._batch or vocabulary != self._vocabulary or logits.device != self._device:
-            self.prepare(batch, vocabulary, logits.device)
-        if logits.requires_grad:
-            logits = logits.detach()
-        if self._penalised or self._bias is not None:
-            logits = self._adjusted(logits, input_ids)
+        logits = self._final(logits, input_ids)
         tokens = self._tokens if out is None else out
         valid = self._valid if return_valid or self.strict else None
         logprobs = self._logprobs if return_logprobs else None
@@ -215,21 +204,16 @@ class FusedLogitsSampler:
             return tokens
         return (tokens, *((valid,) if return_valid else ()), *((logprobs,) if return_logprobs else ()))
 
-    def probabilities(self, logits: Tensor, input_ids: Tensor | None = None) -> Tensor:
+    def probabilities(self, logits: Tensor, input_ids: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
         """What a call would draw from: (batch, vocabulary) float32, all settings applied. Draws nothing.
 
-        Takes the arguments of a call and raises what that does. Cost: a softmax, and a sort of what top_k leaves where
-        top_p is on.
+        Takes the arguments of a call and raises what that does, and returns ``out``, (batch, vocabulary) float32 whose
+        rows may lie apart, or a fresh tensor. Cost: as :func:`aegis.ops.token_probabilities`.
         """
-        batch, vocabulary = logits.shape
-        if batch != self._batch or vocabulary != self._vocabulary or logits.device != self._device:
-            self.prepare(batch, vocabulary, logits.device)
-        if self._penalised or self._bias is not None:
-            logits = self._adjusted(logits, input_ids)
-        result = probabilities(logits, self._settings, self.keep_ties)
-        if self.strict and logits.isnan().any():
-            raise ValueError(f"logits: row {int(logits.isnan().any(1).int().argmax())} has a NaN")
-        return result
+        logits = self._final(logits, input_ids)
+        if self.strict and not (good := logits.amax(1) > -torch.inf).all():  # which NaN is not
+            raise ValueError(f"logits: row {int(good.int().argmin())} has a NaN, or nothing above -inf")
+        return token_probabilities(logits, self._settings, self.keep_ties, out=out)
 
     def scores(self, logits: Tensor, input_ids: Tensor | None = None) -> Tensor:
         """Logits after bias and penalties, (batch, vocabulary): the sampler's own memory, or the logits where there are
@@ -301,6 +285,19 @@ class FusedLogitsSampler:
             self._scores = torch.empty(batch, vocabulary + 1, device=device)  # one more, as penalize_ wants it
             self._bias_vector = bias
         self._batch, self._vocabulary, self._device = batch, vocabulary, device
+
+    def _final(self, logits: Tensor, input_ids: Tensor | None) -> Tensor:
+        """The logits with bias and penalties, as the operators take them."""
+        if not isinstance(logits, Tensor):
+            raise TypeError(f"logits: expected a tensor (batch, vocabulary), got {type(logits).__name__}")
+        if logits.ndim != 2:
+            raise ValueError(f"logits: expected a 2-D tensor (batch, vocabulary), got shape {list(logits.shape)}")
+        batch, vocabulary = logits.shape
+        if batch != self._batch or vocabulary != self._vocabulary or logits.device != self._device:
+            self.prepare(batch, vocabulary, logits.device)
+        if logits.requires_grad:
+            logits = logits.detach()
+        return self._adjusted(logits, input_ids) if self._penalised or self._bias is not None else logits
 
     def _adjusted(self, logits: Tensor, input_ids: Tensor | None) -> Tensor:
         """The logits with bias and penalties, in float32, in the sampler's own memory."""

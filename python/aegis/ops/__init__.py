@@ -14,7 +14,7 @@ torch.ops.load_library(str(Path(__file__).parent.parent / "lib" / "libaegis_ops.
 
 from aegis import _autograd, _fake  # noqa: F401  (need the schemas that the library just brought)
 from aegis.ops.batches import extract_batch, gather_records, gather_records_scaled
-from aegis.ops.decoding import decode_attention, kv_append_, kv_move_, sample
+from aegis.ops.decoding import decode_attention, kv_append_, kv_move_, sample, token_probabilities
 from aegis.ops.linear import float8_linear, float8_quantize, pack_ternary, skinny_linear, ternary_linear, unpack_ternary
 from aegis.ops.rounding import to_bfloat16_rne
 
@@ -32,5 +32,6 @@ __all__ = [
     "skinny_linear",
     "ternary_linear",
     "to_bfloat16_rne",
+    "token_probabilities",
     "unpack_ternary",
 ]

@@ -10,6 +10,7 @@ __all__ = [
     "kv_append_",
     "kv_move_",
     "sample",
+    "token_probabilities",
 ]
 
 
@@ -181,7 +182,8 @@ def sample(
 
     The same state gives the same tokens with every instruction set and on CUDA: all compute the weights by the same
     operations, sum them in the same order, and go by the same float64 in (0, 1), of 52 bits. A probability is right to
-    1e-6 of itself for any n. What has a probability of 0, or one below ``2**-100`` of the largest, is never drawn.
+    1e-6 of itself for any n, and to 1.2e-7 more for each unit that its logit / temperature lies below the largest. What
+    has a probability of 0, or one below ``2**-100`` of the largest, is never drawn.
 
     Raises:
         ValueError: a wrong dtype, shape, stride or device, or an overlap; nothing has been written.
@@ -198,3 +200,37 @@ def sample(
         return result
     torch.ops.aegis.sample.out(logits, settings, state, keep_ties, tokens=tokens, valid=valid, logprobs=logprobs)
     return tokens, valid, logprobs
+
+
+def token_probabilities(
+    scores: Tensor, settings: Tensor, keep_ties: bool = False, *, out: Tensor | None = None
+) -> Tensor:
+    """What :func:`sample` draws each row's token from, in full: as speculative sampling wants it of draft and target.
+
+    Args:
+        scores: (batch, n) float32, bfloat16 or float16; rows may lie apart, their elements are adjacent.
+            ``1 <= n < 2**31``; on CUDA at most ``2**25``.
+        settings: (batch, 4) float32, or (1, 4) for all rows: temperature, top_k, top_p, min_p, as for :func:`sample`.
+        keep_ties: as there.
+        out: (batch, n) float32, written in place; rows may lie apart, as those of ``steps[:, i]`` do.
+
+    Returns:
+        (batch, n) float32: ``out``, or a fresh contiguous tensor. A token that is never drawn has 0, and so has what
+        lies below ``2**-100`` of the largest. A row that draws nothing has 1 for the token that sample takes: where
+        temperature or top_p is not above 0, and in a row with a NaN, with +inf, or with nothing above -inf.
+
+    Decisions and weights are those of sample, and as right as they are; the sum of a row is 1 to 1e-6. All instruction
+    sets and CUDA write the same bits.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, or an ``out`` that overlaps; nothing has been written.
+
+    Cost: what sample costs, and one pass that writes: zeros and up to 256 numbers where top_k is at most 256 or 256
+    tokens have the mass of top_p, else all weights again. Nothing waits for a GPU, so it can be captured in a graph.
+    Large batches are shared out among torch's intra-op threads. Not differentiable.
+    """
+    if out is None:
+        result: Tensor = torch.ops.aegis.token_probabilities(scores, settings, keep_ties)
+        return result
+    torch.ops.aegis.token_probabilities.out(scores, settings, keep_ties, out=out)
+    return out

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from aegis.decode import FusedLogitsSampler
-from aegis.decode.probabilities import probabilities
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +24,7 @@ def test_each_token_has_the_probability_that_the_operator_tells(rows, temperatur
     """With many draws of every row, each drawn token's logprob is that of probabilities(), and all support is drawn."""
     logits = torch.tensor(rows)
     table = torch.tensor([[temperature, top_k, top_p, min_p]])
-    got = probabilities(logits, table, keep_ties)
+    got = torch.ops.aegis.token_probabilities(logits, table, keep_ties)
     torch.testing.assert_close(got.sum(1), torch.ones(len(rows)))
     draws = 400
     state = torch.zeros(len(rows) * draws, 4, dtype=torch.int64)
@@ -43,10 +42,24 @@ def test_each_token_has_the_probability_that_the_operator_tells(rows, temperatur
 
 def test_rows_that_are_broken_take_one_token():
     logits = torch.tensor([[1.0, math.nan, 3.0], [math.inf, 0.0, math.inf], [-math.inf] * 3])
-    got = probabilities(logits, torch.tensor([[1.0, 0, 1, 0]]), False)
-    assert got.tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
-    with pytest.raises(ValueError, match="row 0 has a NaN"):
-        FusedLogitsSampler(strict=True).probabilities(logits)
+    assert FusedLogitsSampler().probabilities(logits).tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
+    strict = FusedLogitsSampler(strict=True)
+    for row, wrong in ((0, logits), (1, logits[1:])):
+        with pytest.raises(ValueError, match=f"logits: row {row} has a NaN, or nothing above -inf"):
+            strict.probabilities(wrong)
+    assert strict.probabilities(logits[1:2]).tolist() == [[1, 0, 0]]
+
+
+def test_takes_and_raises_what_a_call_does():
+    sampler, out = FusedLogitsSampler(top_k=2), torch.empty(2, 3, 4)
+    logits = torch.randn(2, 4, requires_grad=True)
+    assert not sampler.probabilities(logits).requires_grad
+    assert sampler.probabilities(logits, out=out[:, 1]).data_ptr() == out[:, 1].data_ptr()
+    assert torch.equal(out[:, 1], sampler.probabilities(logits))
+    for wrong, error in (([1.0], TypeError), (torch.zeros(4), ValueError), (torch.zeros(2, 4).double(), ValueError)):
+        for call in (sampler, sampler.probabilities):
+            with pytest.raises(error, match=r"logits|scores"):
+                call(wrong)
 
 
 def test_settings_of_each_row_bias_and_penalties_count():

@@ -78,6 +78,7 @@ MIXED = {
     "skinny_linear": lambda t: (t(2, 8), t(4, 8), t(4)),
     "ternary_linear": lambda t: (t(2, 8), t(4, 1, dtype=torch.uint32), t(4), t(4)),
     "to_bfloat16_rne": None,
+    "token_probabilities": lambda t: (t(2, 8), t(2, 4)),
     "unpack_ternary": lambda t: (t(4, 1, dtype=torch.uint32), t(4), 8),
 }
 """Arguments of each operator; None where it takes one tensor alone."""

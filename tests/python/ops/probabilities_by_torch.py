@@ -1,27 +1,12 @@
-"""The distribution that the sampler draws from, in full."""
+"""What token_probabilities computes, in torch's operations: the reference of its tests."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["probabilities"]
 
-
-def probabilities(scores: Tensor, settings: Tensor, keep_ties: bool) -> Tensor:
-    """What ``torch.ops.aegis.sample`` draws from, as numbers.
-
-    Args:
-        scores: (batch, vocabulary), floating-point.
-        settings: (batch, 4) or (1, 4) float32: temperature, top_k, top_p, min_p.
-        keep_ties: as there.
-
-    Returns:
-        (batch, vocabulary) float32. A row that draws nothing (temperature or top_p of 0, an infinite score, a NaN) has
-        1 for the token taken.
-
-    Cost: a softmax; with top_k, and no top_p, torch.topk beside it; with top_p, a sort of what top_k has left.
-    """
+def probabilities_by_torch(scores: Tensor, settings: Tensor, keep_ties: bool) -> Tensor:
     scores = scores.float()
     temperature, top_k, top_p, min_p = (column[:, None] for column in settings.unbind(1))
     vocabulary = scores.shape[1]
