@@ -107,15 +107,35 @@ void PageTable::crop(uint32_t sequence, int64_t length) {
   Sequence& cut = of(sequence);
   check<std::invalid_argument>(0 <= length && length <= cut.length, "length: expected 0 to ",
                                cut.length, ", what the sequence has, got ", length);
+  check<std::invalid_argument>(length == 0 || blocks(length) > static_cast<int64_t>(cut.first),
+                               "length: expected 0, or more than the ",
+                               static_cast<int64_t>(cut.first) * block_size_,
+                               " tokens whose pages were given back, got ", length);
   tick();
   while (std::ssize(cut.pages) > blocks(length)) {
-    let_go(cut.pages.back());
+    if (cut.pages.back() != kNoPage) let_go(cut.pages.back());
     cut.pages.pop_back();
   }
+  cut.first = std::min(cut.first, cut.pages.size());
   cut.length = length;
   cut.known = std::min(cut.known, length);
   cut.contents.resize(static_cast<size_t>(length / block_size_));
   debug_check();
+}
+
+bool PageTable::trim(uint32_t sequence, int64_t tokens) {
+  Sequence& cut = of(sequence);
+  check<std::invalid_argument>(0 <= tokens && tokens <= cut.length, "tokens: expected 0 to ",
+                               cut.length, ", what the sequence has, got ", tokens);
+  const auto first = static_cast<size_t>(tokens / block_size_);
+  if (first <= cut.first) return false;
+  tick();
+  for (; cut.first < first; ++cut.first) {
+    let_go(cut.pages[cut.first]);
+    cut.pages[cut.first] = kNoPage;
+  }
+  debug_check();
+  return true;
 }
 
 void PageTable::fork(uint32_t sequence, uint32_t twin) {
@@ -124,20 +144,21 @@ void PageTable::fork(uint32_t sequence, uint32_t twin) {
   tick();
   Sequence& made = sequences_[twin];
   made = of(sequence);
-  for (uint32_t page : made.pages) hold(page);
+  for (uint32_t page : made.held()) hold(page);
   debug_check();
 }
 
 void PageTable::free(uint32_t sequence) {
   Sequence& gone = of(sequence);
   tick();
-  std::for_each(gone.pages.rbegin(), gone.pages.rend(), [&](uint32_t page) { let_go(page); });
+  const auto held = gone.held();
+  std::for_each(held.rbegin(), held.rend(), [&](uint32_t page) { let_go(page); });
   sequences_.erase(sequence);
   debug_check();
 }
 
 void PageTable::pin(uint32_t sequence) {
-  for (uint32_t page : of(sequence).pages) {
+  for (uint32_t page : of(sequence).held()) {
     ++records_[page].pins;
     shadow(page);
   }
@@ -179,7 +200,11 @@ void PageTable::check_invariants() const {
     must(std::ssize(sequence.pages) == blocks(sequence.length), "a sequence's pages", number);
     must(std::ssize(sequence.contents) == sequence.length / block_size_, "its contents", number);
     must(0 <= sequence.known && sequence.known <= sequence.length, "what is known of it", number);
-    for (uint32_t page : sequence.pages) ++references[page];
+    must(sequence.first <= sequence.pages.size(), "its first block", number);
+    for (size_t i = 0; i < sequence.first; ++i) {
+      must(sequence.pages[i] == kNoPage, "a page that was given back", number);
+    }
+    for (uint32_t page : sequence.held()) ++references[page];
   }
   std::vector<uint8_t> seen(records_.size());
   for (uint64_t i = head_; i != tail_; ++i) {

@@ -101,8 +101,23 @@ class PageTable {
   /// Tokens of a sequence, from the first on, that are known.
   int64_t known(uint32_t sequence) const { return of(sequence).known; }
 
-  /// Takes tokens off the end, down to `length`, at most what it has.
+  /// Throws PagesExhausted where extend() would.
+  void expect_room(std::span<const uint32_t> sequences, std::span<const int64_t> lengths) const;
+
+  /// Takes tokens off the end, down to `length`, at most what it has, and at least one that is still
+  /// there (trim()), or none at all.
   void crop(uint32_t sequence, int64_t length);
+
+  /// The first `tokens` tokens are not needed any more, as before a sliding window: gives back the
+  /// pages that hold none of the others, kNoPage in pages_of() from now on. Length and numbers of
+  /// blocks stay. Others may share those pages as long as they are there. Returns whether there were
+  /// such pages.
+  bool trim(uint32_t sequence, int64_t tokens);
+
+  /// Tokens whose pages trim() gave back.
+  int64_t trimmed(uint32_t sequence) const {
+    return static_cast<int64_t>(of(sequence).first) * block_size_;
+  }
 
   /// A new sequence of the same tokens, in the same pages. O(its pages).
   void fork(uint32_t sequence, uint32_t twin);
@@ -154,10 +169,13 @@ class PageTable {
 
  private:
   struct Sequence {
-    std::vector<uint32_t> pages;
+    std::vector<uint32_t> pages;     // kNoPage before `first`
     std::vector<uint64_t> contents;  // of the full blocks
     int64_t length = 0;
     int64_t known = 0;  // tokens, from the first on; a block that is not has a content of its own
+    size_t first = 0;   // block that is there
+
+    std::span<const uint32_t> held() const { return std::span(pages).subspan(first); }
   };
 
   const Sequence& of(uint32_t sequence) const;
@@ -182,6 +200,7 @@ class PageTable {
   void unlink(uint32_t page);
   void shadow(uint32_t page);
   void tick();
+  int64_t needed(std::span<const uint32_t> sequences, std::span<const int64_t> lengths) const;
   bool last_is_shared(const Sequence& sequence) const;
   Copy make_last_own(Sequence& sequence, uint32_t owner);
   void put(Sequence& sequence, uint32_t owner, std::span<const uint32_t> tokens);

@@ -19,17 +19,16 @@ int64_t PageTable::lookup(std::span<const uint32_t> tokens) const {
   return there;
 }
 
-std::vector<PageTable::Copy> PageTable::extend(std::span<const uint32_t> sequences,
-                                               std::span<const int64_t> lengths) {
+/// Pages that extend() takes.
+int64_t PageTable::needed(std::span<const uint32_t> sequences,
+                          std::span<const int64_t> lengths) const {
   check<std::invalid_argument>(sequences.size() == lengths.size(), "lengths: expected ",
                                sequences.size(), ", one for each sequence, got ", lengths.size());
   int64_t needed = 0;
-  bool grows = false;
   std::unordered_map<uint32_t, uint32_t> writers;  // of pages that are shared
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& sequence = of(sequences[i]);
     if (lengths[i] <= sequence.length) continue;
-    grows = true;
     // Of what no table has room for, no more than shows it: neither lengths nor sums overflow.
     const int64_t last = std::min((lengths[i] - 1) / block_size_, 2 * pages());
     needed += last + 1 - std::ssize(sequence.pages);
@@ -38,9 +37,23 @@ std::vector<PageTable::Copy> PageTable::extend(std::span<const uint32_t> sequenc
     // Where all who hold it write, the last of them keeps it.
     needed += ++writers[page] < records_[page].references;
   }
+  return needed;
+}
+
+void PageTable::expect_room(std::span<const uint32_t> sequences,
+                            std::span<const int64_t> lengths) const {
+  check_room(needed(sequences, lengths), 0);
+}
+
+std::vector<PageTable::Copy> PageTable::extend(std::span<const uint32_t> sequences,
+                                               std::span<const int64_t> lengths) {
+  expect_room(sequences, lengths);
   std::vector<Copy> copies;
+  bool grows = false;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    grows = grows || lengths[i] > of(sequences[i]).length;
+  }
   if (!grows) return copies;
-  check_room(needed, 0);
 
   tick();
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -71,12 +84,12 @@ void PageTable::tell(uint32_t sequence, std::span<const uint32_t> tokens) {
     const int64_t at = told.known % block_size_;
     const uint32_t page = told.pages[block];
     const auto count = std::min<size_t>(tokens.size(), static_cast<size_t>(block_size_ - at));
-    // Who shares the page may have told it already.
-    const bool named = records_[page].content != 0;
-    if (!named) std::copy_n(tokens.begin(), count, tokens_of(page) + at);
+    // Who shares the page may have told it already; one that was given back is nobody's to find.
+    const bool there = page != kNoPage, named = there && records_[page].content != 0;
+    if (there && !named) std::copy_n(tokens.begin(), count, tokens_of(page) + at);
     told.known += static_cast<int64_t>(count);
     tokens = tokens.subspan(count);
-    if (told.known % block_size_ != 0) continue;
+    if (!there || told.known % block_size_ != 0) continue;
     const uint64_t behind = block == 0 ? 0 : told.contents[block - 1];
     told.contents[block] = named ? records_[page].content : index(page, behind, block_size_);
   }

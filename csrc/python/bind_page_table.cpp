@@ -127,10 +127,16 @@ void bind_page_table(py::module_& m) {
              }
              return pairs;
            })
+      .def("expect_room", [](const PageTable& self, const std::vector<uint32_t>& sequences,
+                             const std::vector<int64_t>& lengths) {
+        self.expect_room(sequences, lengths);
+      })
       .def("tell", [](PageTable& self, uint32_t sequence,
                       const Numbers& tokens) { self.tell(sequence, span_of(tokens)); })
       .def("known", &PageTable::known)
       .def("crop", &PageTable::crop)
+      .def("trim", &PageTable::trim)
+      .def("trimmed", &PageTable::trimmed)
       .def("fork", &PageTable::fork)
       .def("free", &PageTable::free)
       .def("has", &PageTable::has)

@@ -45,7 +45,7 @@ class BlockDecoder:
     ) -> None:
         device = getattr(model, "device", None)
         cache = (
-            PagedKVCache(model.config, rows, max_cache_len, device=device)
+            PagedKVCache(model.config, rows, max_cache_len, rollback=rollback, device=device)
             if paged
             else SlottedStaticCache(model.config, rows, max_cache_len, rollback=rollback, device=device)
         )

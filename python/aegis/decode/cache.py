@@ -148,9 +148,9 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
         return self._positions.host.lengths
 
     @property
-    def blocks(self) -> Tensor | None:
-        """Where a row's pages are; None, since a row is one buffer."""
-        return None
+    def block_tables(self) -> dict[str, Tensor]:
+        """Where a row's pages are, by kind of layer; none, since a row is one buffer."""
+        return {}
 
     @property
     def rows_in_use(self) -> list[int]:

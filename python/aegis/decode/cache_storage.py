@@ -20,13 +20,13 @@ class Storage:
     otherwise all like it. A layer that turns out different then gets memory of its own.
 
     Args:
-        rows: of the cache.
+        rows: of the cache, or of the buffers of each layer.
         slots: of each layer; 0 where it keeps nothing.
         planned: the shapes that the configuration tells. Tensor parallelism, for one, has fewer heads.
     """
 
-    def __init__(self, rows: int, slots: list[int], planned: list[Shape]) -> None:
-        self._rows = rows
+    def __init__(self, rows: int | list[int], slots: list[int], planned: list[Shape]) -> None:
+        self._rows = [rows] * len(slots) if isinstance(rows, int) else rows
         self._slots = slots
         self._planned = planned
         self._told = False
@@ -84,7 +84,7 @@ class Storage:
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ValueError(f"dtype: expected a floating-point torch.dtype, got {dtype!r}")
         extents = {
-            layer: [(self._rows, heads, self._slots[layer], size) for size in sizes]
+            layer: [(self._rows[layer], heads, self._slots[layer], size) for size in sizes]
             for layer, (heads, *sizes) in shapes.items()
         }
         arena = None

@@ -132,6 +132,7 @@ def generate(
     sampler = plain.after(fused.before) if fused.before else plain
     again = runner is not None
     room = longest - 1  # the last token is never fed
+    chunk = generation_config.prefill_chunk_size or PREFILL_CHUNK
     asked = asked_by_config(generation_config, draft, num_speculative_tokens)._replace(overlap=overlap)
     asked.check(runner, mode, draft_sampler, _usable(cache))
     if asked.draft is not None:
@@ -139,7 +140,7 @@ def generate(
     elif runner is None:
         usable = _usable(cache)
         if usable is None and paged:
-            usable = _paged(model, rows, room)
+            usable = _paged(model, rows, room, chunk)
         runner = CUDAGraphFastRunner(
             model, batch_size=rows, max_cache_len=room, cache=usable, sampler=sampler, mode=mode
         )
@@ -149,7 +150,6 @@ def generate(
         _check_runner(runner, model, cache)
     if isinstance(callback, _Streaming):
         callback.streamer.put(input_ids.cpu())
-    chunk = generation_config.prefill_chunk_size or PREFILL_CHUNK
     with runner, _bar(longest - length) if progress else nullcontext() as bar:
         if again:
             runner.reset()
@@ -245,10 +245,10 @@ def _usable(cache: Any) -> SlottedStaticCache | None:
     return None
 
 
-def _paged(model: Any, rows: int, room: int) -> SlottedStaticCache:
+def _paged(model: Any, rows: int, room: int, chunk: int) -> SlottedStaticCache:
     from aegis.decode.paged_cache import PagedKVCache
 
-    return PagedKVCache(model.config, rows, room, device=model.device)
+    return PagedKVCache(model.config, rows, room, prefill_chunk=chunk, device=model.device)
 
 
 def _check_runner(runner: Any, model: Any, cache: Any) -> None:

@@ -50,6 +50,9 @@ class PageTable:
     Cost: O(1) for each page taken or given back; begin reads its tokens twice.
     """
 
+    NO_PAGE = 2**32 - 1
+    """What :meth:`pages_of` tells of blocks that were given back by :meth:`trim`."""
+
     def __init__(
         self, pages: int, block_size: int = 16, *, eviction: Literal["none", "lru", "frequency"] = "lru"
     ) -> None:
@@ -102,6 +105,10 @@ class PageTable:
         """
         return self._table.extend([_number("sequence", sequence) for sequence in sequences], list(lengths))
 
+    def expect_room(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
+        """Raises PagesExhausted where :meth:`extend` would, for who has several tables to extend."""
+        self._table.expect_room([_number("sequence", sequence) for sequence in sequences], list(lengths))
+
     def tell(self, sequence: int, tokens: Any) -> None:
         """What the first tokens are that are not :meth:`known`: no more than have been written. Their blocks can be
         shared from then on."""
@@ -112,8 +119,22 @@ class PageTable:
         return self._table.known(_number("sequence", sequence))
 
     def crop(self, sequence: int, length: int) -> None:
-        """Takes tokens off the end, down to ``length``."""
+        """Takes tokens off the end, down to ``length``: 0, or more than were trimmed."""
         self._table.crop(_number("sequence", sequence), length)
+
+    def trim(self, sequence: int, tokens: int) -> bool:
+        """The first ``tokens`` tokens are not needed any more, as before a sliding window: gives back the pages that
+        hold none of the others. The sequence is as long as before, and :meth:`pages_of` has NO_PAGE there. Others find
+        those pages as long as they are not evicted; what is told of them later is not found.
+
+        Returns:
+            Whether there were such pages.
+        """
+        return self._table.trim(_number("sequence", sequence), tokens)
+
+    def trimmed(self, sequence: int) -> int:
+        """Tokens of a sequence whose pages were given back by :meth:`trim`."""
+        return self._table.trimmed(_number("sequence", sequence))
 
     def fork(self, sequence: int, twin: int) -> None:
         """A new sequence, ``twin``, of the same tokens in the same pages; the first to write gets a copy."""
@@ -138,7 +159,8 @@ class PageTable:
         """Keeps the pages that a sequence holds now from eviction, also once it is gone. Returns a handle."""
         self._table.pin(_number("sequence", sequence))
         self._next_pin += 1
-        self._pins[self._next_pin] = self._table.pages_of(sequence)
+        pages = self._table.pages_of(sequence)
+        self._pins[self._next_pin] = pages[pages != self.NO_PAGE]
         return self._next_pin
 
     def unpin(self, handle: int) -> None:

@@ -32,9 +32,9 @@ def linear(pool: Tensor, blocks: Tensor) -> Tensor:
     return picked.view(heads, batch, count * slots, size).transpose(0, 1)
 
 
-def mark(pool: Tensor, positions: Any) -> None:
+def mark(pool: Tensor, positions: Any, pages: Any) -> None:
     """Lets the attention function know, from keys that it is handed, that they are a pool of pages."""
-    pool._aegis_positions = positions  # type: ignore[attr-defined]
+    pool._aegis_pages = positions, pages  # type: ignore[attr-defined]
 
 
 def pages_of(key: Tensor, mask: Tensor | None) -> tuple[Pages, Tensor | None] | None:
@@ -45,7 +45,8 @@ def pages_of(key: Tensor, mask: Tensor | None) -> tuple[Pages, Tensor | None] | 
     """
     if mask is not None and mask.dtype == torch.int64 and mask.ndim == 4 and mask.shape[3] > 2:
         return Pages(mask[:, 0, 0, 2:], None), mask[..., :2]
-    positions = getattr(key, "_aegis_positions", None)
-    if positions is None:
+    marked = getattr(key, "_aegis_pages", None)
+    if marked is None:
         return None
-    return Pages(positions.blocks, positions.selection), mask
+    positions, pages = marked
+    return Pages(pages.blocks, positions.selection), mask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -12,8 +12,10 @@ from aegis.decode.cache import SlottedStaticCache
 from aegis.decode.cache_layer import SlottedLayer
 from aegis.decode.cache_plan import LayerPlan, Shape
 from aegis.decode.cache_storage import Storage
+from aegis.decode.layer_pages import LayerPages, Pairs
 from aegis.decode.page_table import PageTable
 from aegis.decode.paged_layer import PagedLayer
+from aegis.decode.paged_plan import check_number, plan_groups
 from aegis.decode.paged_positions import PagedPositions, as_tokens
 
 __all__ = ["PagedKVCache"]
@@ -34,8 +36,14 @@ class PagedKVCache(SlottedStaticCache):
 
     Args:
         config, batch_size, max_cache_len, dtype, device: as there. ``max_cache_len`` bounds a row and costs no memory.
-        pages: in the pool, for all rows together; as many as rows of full length need, if not given.
+        pages: in the pool, for all rows together; as many as rows of full length need, if not given. Layers that keep
+            fewer positions than others have a pool of their own: at most as many as their rows need, or a number for
+            each kind of layer, ``{"full_attention": 4096, "sliding_attention": 512}``.
         block_size: tokens in a page.
+        rollback: how many tokens can be taken back once a row is longer than a sliding window: such layers keep
+            ``window + rollback + 1`` positions, and the rest of the last page that these begin in.
+        prefill_chunk: the most tokens that a pass is going to feed to a row, which a sliding layer needs pages for
+            beside those of its window. Without it, a row's full length.
         eviction: what becomes of pages that no row holds any more but that may be shared again; see
             :class:`~aegis.PageTable`. With ``"none"`` they are free at once.
 
@@ -44,10 +52,13 @@ class PagedKVCache(SlottedStaticCache):
     tokens that were named: what is fed is not compared with them. Rows that a pass takes into use by itself, as
     ``generate`` does, share nothing.
 
-    A page has a place in each layer, so that layers with a sliding window keep what lies before it, too, and ``crop``
-    can take back any number of tokens. With ``attn_implementation="aegis"`` a decoded token reads the pages where they
-    lie, on a CPU and on CUDA. Other attention, and passes of several tokens (prompts, verification of guesses), get a
-    linear copy of what their queries see: they cost as much memory, for a layer at a time, and its traffic twice.
+    Layers that keep the same positions share a table of pages: there is one where all layers are full, or all sliding.
+    Those with a sliding window give back what lies before it after each pass; such pages stay to be shared, like those
+    of a row that is freed, until they are needed. A row begins with what all tables have of its tokens.
+
+    With ``attn_implementation="aegis"`` a decoded token reads the pages where they lie, on a CPU and on CUDA. Other
+    attention, and passes of several tokens (prompts, verification of guesses), get a linear copy of what their queries
+    see: they cost as much memory, for a layer at a time, and its traffic twice.
 
     Raises, beside what a SlottedStaticCache raises:
         PagesExhausted: (a MemoryError) a pass needs more pages than are free or evictable; nothing has changed.
@@ -68,37 +79,47 @@ class PagedKVCache(SlottedStaticCache):
         batch_size: int = 1,
         max_cache_len: int | None = None,
         *,
-        pages: int | None = None,
+        pages: int | Mapping[str, int] | None = None,
         block_size: int = 16,
         eviction: Literal["none", "lru", "frequency"] = "lru",
+        rollback: int = 0,
+        prefill_chunk: int | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        for name, value in (("pages", pages), ("block_size", block_size)):
-            if value is not None and (not isinstance(value, Integral) or isinstance(value, bool)):
-                raise TypeError(f"{name}: expected an int, got {value!r}")
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
-        self._settings: dict[str, Any] = {"pages": pages, "block_size": block_size, "eviction": eviction}
-        super().__init__(config, batch_size, max_cache_len, dtype=dtype, device=device)
+        for count in pages.values() if isinstance(pages, Mapping) else () if pages is None else (pages,):
+            check_number("pages", count)
+        check_number("block_size", block_size)
+        if prefill_chunk is not None:
+            check_number("prefill_chunk", prefill_chunk)
+        self._settings: dict[str, Any] = {
+            "pages": pages,
+            "block_size": block_size,
+            "eviction": eviction,
+            "prefill_chunk": prefill_chunk,
+        }
+        super().__init__(config, batch_size, max_cache_len, dtype=dtype, device=device, rollback=rollback)
 
     def _arrange(
         self, plans: list[LayerPlan], shapes: list[Shape], rows: int, max_cache_len: int, device: torch.device
     ) -> list[int]:
+        settings = {name: value for name, value in self._settings.items() if name != "eviction"}
         size = self._settings["block_size"]
-        pages = self._settings["pages"]
-        if pages is None:
-            pages = rows * -(-max_cache_len // size)
-        table = PageTable(pages, size, eviction=self._settings["eviction"])
-        self._positions = PagedPositions(rows, max_cache_len, device, table, self._copy_pages)
-        self._storage = Storage(pages + rows, [size if plan.stored else 0 for plan in plans], shapes)
+        of = {}
+        for plan in plan_groups(plans, rows, max_cache_len, self._rollback, **settings):
+            table = PageTable(plan.pages, size, eviction=self._settings["eviction"])
+            pages = LayerPages(table, rows, max_cache_len, plan.keep, plan.window, device)
+            of.update(dict.fromkeys(plan.kinds, pages))
+        self._positions = PagedPositions(rows, max_cache_len, device, of, self._copy_pages)
+        pools = [LayerPages.pool(of[plan.kind].table.pages, rows) if plan.stored else 0 for plan in plans]
+        self._storage = Storage(pools, [size if plan.stored else 0 for plan in plans], shapes)
         return [max_cache_len if plan.stored else 0 for plan in plans]
 
     def _options(self) -> dict[str, Any]:
-        return self._settings
+        return {**self._settings, **super()._options()}
 
-    def _copy_pages(self, pairs: list[tuple[int, int]]) -> None:
-        layers = [layer for layer in self._stored.values() if isinstance(layer, PagedLayer)]
+    def _copy_pages(self, pages: LayerPages, pairs: Pairs) -> None:
+        layers = [layer for layer in self._layers() if layer.pages is pages]
         try:
             on_device = torch.tensor(pairs, device=self._positions.lengths.device)
             for layer in layers:
@@ -116,49 +137,64 @@ class PagedKVCache(SlottedStaticCache):
         targets = positions[:, None] + torch.arange(sources.shape[1], device=sources.device)
         chosen = sources >= 0
         selection = self._positions.selection
-        blocks = self.blocks[: len(sources)] if selection is None else self.blocks.index_select(0, selection)
         size = self.block_size
-        # All of them are read before one is written; what a pass wrote lies on pages that nobody else holds.
-        read, written = (
-            (blocks.gather(1, at // size)[chosen], (at % size)[chosen])
-            for at in (sources.clamp(min=0), torch.where(chosen, targets, 0))
-        )
-        for layer in self._stored.values():
-            for pool in (layer.keys, layer.values):
-                assert pool is not None
+        moves = {}
+        for pages in self._positions.groups:
+            blocks = pages.blocks[: len(sources)] if selection is None else pages.blocks.index_select(0, selection)
+            # All of them are read before one is written; what a pass wrote lies on pages that nobody else holds.
+            moves[pages] = [
+                (blocks.gather(1, at // size)[chosen], (at % size)[chosen])
+                for at in (sources.clamp(min=0), torch.where(chosen, targets, 0))
+            ]
+        for layer in self._layers():
+            read, written = moves[layer.pages]
+            for pool in layer.pool():
                 pool[written[0], :, written[1]] = pool[read[0], :, read[1]]
+
+    def _layers(self) -> list[PagedLayer]:
+        return [layer for layer in self._stored.values() if isinstance(layer, PagedLayer)]
 
     # Pages
 
     @property
+    def tables(self) -> dict[str, PageTable]:
+        """Who holds which pages, by kind of layer: to be asked, not to be changed. Row r is sequence r."""
+        return {kind: pages.table for kind, pages in self._positions.kinds.items()}
+
+    @property
     def table(self) -> PageTable:
-        """Who holds which pages: to be asked, not to be changed. Row r is sequence r."""
+        """That of the layers that keep most positions; the only one, unless kinds of layers are mixed."""
         return self._positions.table
 
     @property
-    def blocks(self) -> Tensor:
-        """(batch_size, blocks) int64 on the cache's device: the pages of each row, in order, as
+    def block_tables(self) -> dict[str, Tensor]:
+        """By kind of layer, (batch_size, blocks) int64 on the cache's device: the pages of each row, in order, as
         :func:`aegis.ops.decode_attention` and :func:`aegis.ops.kv_append_` take them."""
-        return self._positions.blocks
+        return {kind: pages.blocks for kind, pages in self._positions.kinds.items()}
+
+    @property
+    def blocks(self) -> Tensor:
+        """The block table of the layers that keep most positions."""
+        return self._positions.groups[0].blocks
 
     @property
     def block_size(self) -> int:
         return self.table.block_size
 
     @property
-    def rollback(self) -> int:
-        """How many tokens can be taken back: all."""
-        return self.max_cache_len
-
-    @property
     def pages_in_use(self) -> int:
-        """Pages that rows hold. Those that are kept for their content alone do not count."""
-        return self.table.pages - self.table.free_pages - self.table.evictable_pages
+        """Pages that rows hold, in all tables. Those that are kept for their content alone do not count."""
+        return sum(pages.in_use for pages in self._positions.groups)
 
     @property
     def page_bytes(self) -> int:
-        """What a page takes in all layers; 0 before the first pass, where the buffers are not there yet."""
-        return sum(layer.page_bytes() for layer in self._stored.values() if isinstance(layer, PagedLayer))
+        """What a page of each table takes, together; 0 before the first pass, where the buffers are not there yet."""
+        return sum(layer.page_bytes() for layer in self._layers())
+
+    @property
+    def bytes_in_use(self) -> int:
+        """What the pages take that rows hold; 0 before the first pass."""
+        return sum(layer.page_bytes() * layer.pages.in_use for layer in self._layers())
 
     def acquire_row(self, tokens: Any = None) -> int:
         """Takes the lowest free row into use.

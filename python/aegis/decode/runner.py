@@ -112,10 +112,14 @@ class CUDAGraphFastRunner:
         with torch.inference_mode(False):  # tensors made in that mode could not be written outside of it
             self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
             self._positions = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+            self._spans = torch.zeros(rows, 1, 1, 2, dtype=torch.int64, device=device)
             # Behind a start and an end, a row's pages, where the cache has such (aegis.decode.paged_attention).
             # An eager pass takes pages in its first layer, and its attention finds them without that.
-            columns = 2 if cache.blocks is None or self.mode == "eager" else 2 + cache.blocks.shape[1]
-            self._spans = torch.zeros(rows, 1, 1, columns, dtype=torch.int64, device=device)
+            tables = {} if self.mode == "eager" else cache.block_tables
+            self._paged = {
+                kind: torch.zeros(rows, 1, 1, 2 + blocks.shape[1], dtype=torch.int64, device=device)
+                for kind, blocks in tables.items()
+            }
         self._active = 0  # rows of the batch that was filled in
         self._length = -1  # of the cache, as positions and spans have it; -1 where they may be anything
         self.logits: Tensor | None = None
@@ -321,7 +325,9 @@ class CUDAGraphFastRunner:
 
     # --- the step ------------------------------------------------------------------------------------------------
 
-    def _forward(self, tokens: Tensor, mask: Tensor | None, positions: Tensor, columns: Tensor | None) -> Tensor:
+    def _forward(
+        self, tokens: Tensor, mask: Tensor | dict[str, Tensor] | None, positions: Tensor, columns: Tensor | None
+    ) -> Tensor:
         """Logits (B, V) of the last of ``tokens``."""
         arguments: dict[str, Any] = {
             "input_ids": tokens,
@@ -348,11 +354,15 @@ class CUDAGraphFastRunner:
     def _advance(self, rows: int) -> Tensor:
         spans, positions = self._spans[:rows], self._positions[:rows]
         spans[:, :, :, 1].add_(1)
-        blocks = self.cache.blocks
-        if blocks is not None and self.mode != "eager":
-            spans[:, 0, 0, 2:].copy_(blocks[:rows])
+        mask: Tensor | dict[str, Tensor] = spans
+        for kind, paged in self._paged.items():
+            paged[:rows, ..., :2].copy_(spans)
+            paged[:rows, 0, 0, 2:].copy_(self.cache.block_tables[kind][:rows])
+        if self._paged:
+            masks = {kind: paged[:rows] for kind, paged in self._paged.items()}
+            mask = masks if len(masks) > 1 else next(iter(masks.values()))
         column = spans[0, 0, 0, 1:2] - 1 if "cache_position" in self._arguments else None
-        logits = self._forward(self._tokens[:rows], spans, positions, column)
+        logits = self._forward(self._tokens[:rows], mask, positions, column)
         positions.add_(1)
         return logits
 
