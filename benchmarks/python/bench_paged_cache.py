@@ -64,6 +64,22 @@ def prefix(table: Table) -> None:
     )  # fmt: skip
 
 
+def windows(table: Table) -> None:
+    """Long texts in a model of which three layers of four slide, as Gemma's do, and in one of which all do."""
+    window, length, chunk = 256, CAPACITY, 128
+    for name, kinds in (("three layers of four", "sssf"), ("all layers", "ssss")):
+        mixed = config()
+        mixed.sliding_window = window
+        mixed.layer_types = [{"s": "sliding_attention", "f": "full_attention"}[kind] for kind in kinds]
+        paged = aegis.PagedKVCache(mixed, 4, CAPACITY, prefill_chunk=chunk)
+        for row in range(4):
+            for _ in range(length // chunk):
+                fill(paged, row, chunk)
+        whole = 4 * length // 16 * paged.page_bytes
+        what = f"4 texts of {length:,} tokens, windows of {window} in {name}"
+        table.ratio(what, "pages for every position", whole / 2**20, paged.bytes_in_use / 2**20, "MiB", 2)
+
+
 def attention(length: int, dtype: torch.dtype) -> dict[str, Callable[[], Tensor]]:
     """One query of each of 4 rows; all give the same."""
     query = torch.randn(4, HEADS, 1, SIZE).to(dtype)
@@ -122,6 +138,7 @@ def build(quick: bool) -> Table:
     if importlib.util.find_spec("transformers"):
         memory(table, 16 if quick else 64)
         prefix(table)
+        windows(table)
         for rows in (1, 16):
             seconds = interleave(update(rows), 20 if quick else 200)
             us = {name: median(times) * 1e6 / LAYERS for name, times in seconds.items()}

@@ -104,14 +104,14 @@ class PageTable {
   /// Throws PagesExhausted where extend() would.
   void expect_room(std::span<const uint32_t> sequences, std::span<const int64_t> lengths) const;
 
-  /// Takes tokens off the end, down to `length`, at most what it has, and at least one that is still
-  /// there (trim()), or none at all.
+  /// Takes tokens off the end, down to `length`, at most what it has, and at least one that is
+  /// still there (trim()), or none at all.
   void crop(uint32_t sequence, int64_t length);
 
   /// The first `tokens` tokens are not needed any more, as before a sliding window: gives back the
   /// pages that hold none of the others, kNoPage in pages_of() from now on. Length and numbers of
-  /// blocks stay. Others may share those pages as long as they are there. Returns whether there were
-  /// such pages.
+  /// blocks stay. Others may share those pages as long as they are there. Returns whether there
+  /// were such pages.
   bool trim(uint32_t sequence, int64_t tokens);
 
   /// Tokens whose pages trim() gave back.

@@ -127,10 +127,9 @@ void bind_page_table(py::module_& m) {
              }
              return pairs;
            })
-      .def("expect_room", [](const PageTable& self, const std::vector<uint32_t>& sequences,
-                             const std::vector<int64_t>& lengths) {
-        self.expect_room(sequences, lengths);
-      })
+      .def("expect_room",
+           [](const PageTable& self, const std::vector<uint32_t>& sequences,
+              const std::vector<int64_t>& lengths) { self.expect_room(sequences, lengths); })
       .def("tell", [](PageTable& self, uint32_t sequence,
                       const Numbers& tokens) { self.tell(sequence, span_of(tokens)); })
       .def("known", &PageTable::known)

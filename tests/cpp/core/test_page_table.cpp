@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/errors.h"
@@ -101,6 +102,58 @@ TEST(PageTable, TokensCanBeToldAfterTheirPagesWereTaken) {
   table.check_invariants();
 }
 
+TEST(PageTable, WhatIsTrimmedIsGivenBackAndCanStillBeShared) {
+  PageTable table(8, 4, Eviction::lru);
+  table.begin(1, count(0, 18));
+  table.fork(1, 2);
+  EXPECT_FALSE(table.trim(1, 3)) << "no page holds those alone";
+  EXPECT_TRUE(table.trim(1, 11));
+  EXPECT_FALSE(table.trim(1, 8));
+  EXPECT_EQ(table.trimmed(1), 8);
+  EXPECT_EQ(table.length(1), 18);
+  EXPECT_EQ(table.pages_of(1)[1], PageTable::kNoPage);
+  EXPECT_EQ(table.pages_of(1)[2], table.pages_of(2)[2]);
+  EXPECT_EQ(table.evictable_pages(), 0) << "the fork holds them";
+  table.free(2);
+  EXPECT_EQ(table.evictable_pages(), 2);
+  EXPECT_EQ(table.lookup(count(0, 16)), 16);
+
+  EXPECT_THROW(table.crop(1, 8), std::invalid_argument) << "its last page would be none";
+  EXPECT_THROW(table.trim(1, 19), std::invalid_argument);
+  EXPECT_THROW(table.trim(1, -1), std::invalid_argument);
+  EXPECT_THROW(table.trim(7, 0), std::out_of_range);
+  table.crop(1, 9);
+  table.append(1, count(50, 4));
+  table.fork(1, 3);
+  EXPECT_EQ(table.trimmed(3), 8);
+  EXPECT_TRUE(table.trim(3, 13)) << "all of its full blocks";
+  table.pin(3);
+  const Tokens pinned(table.pages_of(3).begin() + 3, table.pages_of(3).end());
+  table.free(3);
+  table.unpin(pinned);
+  table.crop(1, 0);
+  EXPECT_EQ(table.trimmed(1), 0);
+  table.append(1, count(0, 2));
+  table.check_invariants();
+}
+
+TEST(PageTable, TokensThatAreToldAfterTheirPagesWentAreNotFound) {
+  PageTable table(8, 4, Eviction::lru);
+  table.begin(1, {});
+  const std::vector<uint32_t> one{1};
+  table.extend(one, std::vector<int64_t>{14});
+  table.trim(1, 5);
+  EXPECT_EQ(table.free_pages(), 5) << "nobody could share what nobody knew";
+  table.tell(1, count(0, 14));
+  EXPECT_EQ(table.known(1), 14);
+  EXPECT_EQ(table.lookup(count(0, 12)), 0);
+  EXPECT_EQ(table.lookup(count(4, 8)), 0);
+  table.check_invariants();
+  table.expect_room(one, std::vector<int64_t>{36});
+  EXPECT_THROW(table.expect_room(one, std::vector<int64_t>{37}), PagesExhausted);
+  EXPECT_EQ(table.length(1), 14);
+}
+
 TEST(PageTable, ExtendsAllSequencesOrNone) {
   PageTable table(4, 4, Eviction::none);
   table.begin(0, count(0, 6));
@@ -187,7 +240,7 @@ TEST(PageTable, HoldsTogetherOverManyRandomCalls) {
       auto it = texts.begin();
       if (!texts.empty()) std::advance(it, random() % texts.size());
       try {
-        const uint32_t what = texts.empty() ? 0 : random() % 6;
+        const uint32_t what = texts.empty() ? 0 : random() % 7;
         if (what == 0) {
           const Tokens tokens = some();
           EXPECT_LE(table.begin(next, tokens), std::ssize(tokens));
@@ -197,12 +250,16 @@ TEST(PageTable, HoldsTogetherOverManyRandomCalls) {
           table.append(it->first, tokens);
           it->second.insert(it->second.end(), tokens.begin(), tokens.end());
         } else if (what == 2) {
-          const size_t length = random() % (it->second.size() + 1);
+          size_t length = random() % (it->second.size() + 1);
+          if (std::cmp_less_equal(length, table.trimmed(it->first))) length = 0;
           table.crop(it->first, static_cast<int64_t>(length));
           it->second.resize(length);
         } else if (what == 3) {
           table.fork(it->first, next);
           texts[next++] = it->second;
+        } else if (what == 4) {
+          const auto size = static_cast<int64_t>(it->second.size());
+          table.trim(it->first, size - std::min<int64_t>(size, random() % 8));
         } else {
           table.free(it->first);
           texts.erase(it);

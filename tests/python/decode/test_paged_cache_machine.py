@@ -29,18 +29,48 @@ def content(text):
 
 class Machine(RuleBasedStateMachine):
     """The model of a row is the list of its tokens, or None where it is free. Those to come are what a row was acquired
-    with and has not been fed."""
+    with and has not been fed. ``reached`` is how long a row ever was: what lies that far before may be gone."""
 
-    @initialize(pages=st.integers(6, 24), eviction=st.sampled_from(["none", "lru", "frequency"]))
-    def start(self, pages, eviction):
-        config = transformers.LlamaConfig(
-            num_hidden_layers=2, num_attention_heads=1, num_key_value_heads=1, head_dim=1, hidden_size=1
+    @initialize(
+        pages=st.integers(6, 24),
+        eviction=st.sampled_from(["none", "lru", "frequency"]),
+        kinds=st.sampled_from(["ff", "ss", "sf", "fs"]),
+        window=st.integers(1, 6),
+        rollback=st.integers(0, 3),
+    )
+    def start(self, pages, eviction, kinds="ff", window=1, rollback=0):
+        config = transformers.MistralConfig(
+            num_hidden_layers=2,
+            num_attention_heads=1,
+            num_key_value_heads=1,
+            head_dim=1,
+            hidden_size=1,
+            sliding_window=window,
         )
+        config.layer_types = [{"f": "full_attention", "s": "sliding_attention"}[kind] for kind in kinds]
         self.cache = aegis.PagedKVCache(
-            config, ROWS, CAPACITY, pages=pages, block_size=BLOCK, eviction=eviction, dtype=torch.float32, device="cpu"
+            config,
+            ROWS,
+            CAPACITY,
+            pages=pages,
+            block_size=BLOCK,
+            eviction=eviction,
+            rollback=rollback,
+            dtype=torch.float32,
+            device="cpu",
         )
-        self.rows = [None] * ROWS
+        self.rows, self.reached = [None] * ROWS, [0] * ROWS
         self.to_come = {}
+        self.window, self.rollback, self.slides = window, rollback, "s" in kinds
+
+    def given_back(self, row):
+        """Tokens of a row that a sliding layer no longer has."""
+        before = self.reached[row] - (self.window + self.rollback + 1)
+        return max(before, 0) // BLOCK * BLOCK if self.slides else 0
+
+    def set_row(self, row, text, reached=0):
+        self.rows[row] = text
+        self.reached[row] = max(reached, len(text)) if text else 0
 
     def in_use(self):
         return [row for row, text in enumerate(self.rows) if text is not None]
@@ -54,6 +84,7 @@ class Machine(RuleBasedStateMachine):
         longer = {row: (self.rows[row] or []) + feeds[row] for row in rows}
         new = torch.tensor([content(longer[row])[-len(text) :] for row in rows]).view(len(rows), 1, len(text), 1)
         before = self.cache.row_lengths, self.cache.rows_in_use, self.cache.pages_in_use
+        shortest = min(before[0][row] for row in rows)
         with self.cache.rows(rows):
             try:
                 self.cache.update(new, -new, 0)
@@ -68,13 +99,16 @@ class Machine(RuleBasedStateMachine):
                 return
             if dies:
                 for row in rows:
-                    self.rows[row] = self.rows[row] or []
+                    self.rows[row] = self.rows[row] or []  # taken into use
                 return
             keys, values = self.cache.update(new, -new, 1)
         assert torch.equal(keys, -values)
+        slides = self.cache.layers[1].is_sliding
+        start = max(shortest - self.window + 1, 0) if slides else 0
         for b, row in enumerate(rows):
-            assert keys[b, 0, : len(longer[row]), 0].tolist() == content(longer[row])
-            self.rows[row] = longer[row]
+            seen = max(before[0][row] - self.window + 1, 0) if slides else 0
+            assert keys[b, 0, seen - start : len(longer[row]) - start, 0].tolist() == content(longer[row])[seen:]
+            self.set_row(row, longer[row], self.reached[row])
             self.to_come[row] = self.to_come.get(row, [])[len(text) :]
 
     @rule(text=texts, named=st.booleans())
@@ -88,7 +122,7 @@ class Machine(RuleBasedStateMachine):
         there = self.cache.row_lengths[row]
         assert there % BLOCK == 0
         assert there < len(text)
-        self.rows[row] = text[:there]
+        self.set_row(row, text[:there])
         self.to_come[row] = text[there:] if named else []
 
     @precondition(lambda self: self.in_use())
@@ -104,7 +138,7 @@ class Machine(RuleBasedStateMachine):
     def fork_row(self, row):
         twin = self.cache.fork(row)
         assert twin == self.rows.index(None)
-        self.rows[twin] = list(self.rows[row])
+        self.set_row(twin, list(self.rows[row]), self.reached[row])
         self.to_come[twin] = list(self.to_come.get(row, []))
 
     @precondition(lambda self: None in self.rows and any(len(row or []) % BLOCK for row in self.rows))
@@ -130,9 +164,16 @@ class Machine(RuleBasedStateMachine):
     def crop(self, data):
         rows = self.in_use()
         counts = [data.draw(st.integers(0, 8)) for _ in rows]
+        for row, count in zip(rows, counts, strict=True):
+            length, gone = len(self.rows[row]), self.given_back(row)
+            if length - count < gone + max(self.window - 1, 1) and gone and 0 < count < length:
+                assert count > self.rollback - (self.reached[row] - length), "that much was promised"
+                with pytest.raises(ValueError, match=f"row {row}: expected to lose at most"):
+                    self.cache.crop([-count for count in counts])
+                return
         self.cache.crop([-count for count in counts])
         for row, count in zip(rows, counts, strict=True):
-            self.rows[row] = self.rows[row][: max(len(self.rows[row]) - count, 0)]
+            self.set_row(row, self.rows[row][: max(len(self.rows[row]) - count, 0)], self.reached[row])
             if count:
                 self.to_come.pop(row, None)
 
@@ -142,7 +183,10 @@ class Machine(RuleBasedStateMachine):
         if rows:
             sources = data.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=ROWS))
             self.cache.reorder_cache(torch.tensor(sources))
-            self.rows = [list(self.rows[source]) for source in sources] + [None] * (ROWS - len(sources))
+            gathered = [(list(self.rows[source]), self.reached[source]) for source in sources]
+            self.rows, self.reached = [None] * ROWS, [0] * ROWS
+            for row, (text, reached) in enumerate(gathered):
+                self.set_row(row, text, reached)
             self.to_come = {row: list(self.to_come.get(source, [])) for row, source in enumerate(sources)}
 
     @rule(row=st.integers(0, ROWS - 1))
@@ -152,7 +196,7 @@ class Machine(RuleBasedStateMachine):
                 self.cache.free_row(row)
             return
         self.cache.free_row(row)
-        self.rows[row] = None
+        self.rows[row], self.reached[row] = None, 0
         self.to_come.pop(row, None)
 
     @rule()
@@ -162,29 +206,35 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def reset(self):
         self.cache.reset()
-        self.rows, self.to_come = [None] * ROWS, {}
+        self.rows, self.reached, self.to_come = [None] * ROWS, [0] * ROWS, {}
 
     @invariant()
     def every_row_finds_its_tokens(self):
         if not hasattr(self, "cache"):
             return
-        self.cache.table.check_invariants()
         lengths = [len(row or []) for row in self.rows]
         assert self.cache.row_lengths == self.cache.lengths.tolist() == lengths
         assert self.cache.rows_in_use == self.in_use()
-        for row, text in enumerate(self.rows):
-            pages = self.cache.table.pages_of(row)
-            count = -(-len(text or []) // BLOCK)
-            blocks = self.cache.blocks[row].tolist()
-            assert blocks[: len(pages)] == pages.tolist()
-            assert set(blocks[len(pages) :]) <= {self.cache.table.pages + row}
-            for layer in self.cache.layers:
-                kept = layer.keys[blocks[:count]].flatten()[: len(text or [])]
-                assert kept.tolist() == content(text or [])
-        # A page that was to be copied, and was not, then holds nothing that looks like its content.
-        free = torch.from_numpy(self.cache.table.mask(used=False, evictable=False)).nonzero().flatten()
         for layer in self.cache.layers:
-            layer.keys[free], layer.values[free] = -1, 1
+            self.every_row_finds_its_tokens_in(layer)
+
+    def every_row_finds_its_tokens_in(self, layer):
+        table = self.cache.tables[layer.kind]
+        table.check_invariants()
+        nothing = table.pages + ROWS
+        for row, text in enumerate(self.rows):
+            gone = self.given_back(row) if layer.is_sliding else 0
+            pages = [nothing] * (gone // BLOCK) + table.pages_of(row)[gone // BLOCK :].tolist()
+            count = -(-len(text or []) // BLOCK)
+            blocks = self.cache.block_tables[layer.kind][row].tolist()
+            assert blocks[: len(pages)] == pages
+            assert set(blocks[len(pages) :]) <= {table.pages + row}
+            kept = layer.keys[blocks[:count]].flatten()[gone : len(text or [])]
+            assert kept.tolist() == content(text or [])[gone:]
+        assert not layer.keys[nothing].any()
+        # A page that was to be copied, and was not, then holds nothing that looks like its content.
+        free = torch.from_numpy(table.mask(used=False, evictable=False)).nonzero().flatten()
+        layer.keys[free], layer.values[free] = -1, 1
 
 
 TestMachine = Machine.TestCase
