@@ -87,19 +87,27 @@ SpscRing::SpscRing(Mapping memory, Descriptor attached, uint64_t capacity)
       shared_(std::launder(reinterpret_cast<Shared*>(memory_.data()))),
       entries_(std::launder(reinterpret_cast<SpscEntry*>(memory_.data() + sizeof(Shared)))),
       mask_(capacity - 1) {
-  // An index of the other side that is not ahead of its own: what this side may be sure of.
   producer_.seen = shared_->head.load(std::memory_order_acquire);
-  consumer_.seen = shared_->head.load(std::memory_order_acquire);
 }
 
-void SpscRing::register_as(Process& process, Side& side) noexcept {
+/// Returns whether it was not registered before.
+bool SpscRing::register_as(Process& process, Side& side) noexcept {
   const uint64_t generation = fork_generation() + 1;
-  if (side.registered == generation) return;
+  if (side.registered == generation) return false;
   side.registered = generation;
   const auto id = static_cast<uint64_t>(getpid());
   process.id.store(0, std::memory_order_relaxed);  // nobody, while the two do not belong together
   process.started.store(start_time(id), std::memory_order_release);
   process.id.store(id, std::memory_order_release);
+  return true;
+}
+
+/// The producer before may have been killed when entries had come and `tail` did not say so yet.
+void SpscRing::count_what_came() noexcept {
+  uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
+  const uint64_t end = tail + capacity();
+  while (tail != end && has(tail)) ++tail;
+  shared_->tail.store(tail, std::memory_order_release);
 }
 
 template <class Ready>
@@ -144,10 +152,8 @@ SpscRing::Wait SpscRing::wait_room(std::chrono::nanoseconds limit) noexcept {
 
 SpscRing::Wait SpscRing::wait_entry(std::chrono::nanoseconds limit) noexcept {
   be_consumer();
-  return wait(limit, shared_->producer, true, [&] {
-    consumer_.seen = shared_->tail.load(std::memory_order_acquire);
-    return counted(consumer_.seen - shared_->head.load(std::memory_order_relaxed)) != 0;
-  });
+  return wait(limit, shared_->producer, true,
+              [&] { return has(shared_->head.load(std::memory_order_relaxed)); });
 }
 
 }  // namespace aegis

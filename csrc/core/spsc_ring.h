@@ -16,7 +16,7 @@
 namespace aegis {
 
 /// What a draft tells its verifier about one token. The names are for both sides to agree on; the
-/// ring copies the bytes.
+/// ring copies the bytes before the last four.
 struct SpscEntry {
   uint64_t sequence;        ///< which text
   uint32_t token;           ///< vocabularies of more than 65,536 tokens are common
@@ -27,22 +27,26 @@ struct SpscEntry {
   uint32_t attestation;     ///< first bits of the checksum of the text so far
   uint32_t parent;          ///< of a node in a tree: index of the entry it follows
   uint32_t slot;            ///< of an arena, where the whole distribution lies
-  uint32_t reserved[6];
+  uint32_t reserved[5];
+  uint32_t turn;  ///< the ring's own: comes out as 0, whatever was pushed
 };
 static_assert(sizeof(SpscEntry) == 64 && std::is_trivially_copyable_v<SpscEntry>);
 static_assert(offsetof(SpscEntry, token) == 8 && offsetof(SpscEntry, logit_delta) == 16 &&
               offsetof(SpscEntry, flags) == 24 && offsetof(SpscEntry, parent) == 32 &&
-              offsetof(SpscEntry, reserved) == 40);
+              offsetof(SpscEntry, reserved) == 40 && offsetof(SpscEntry, turn) == 60);
 
 /// One thread pushes and one pops; they may be of different processes that map the same memory.
 /// Handing a side over to another thread or process takes synchronisation of the caller's own.
 /// close(), closed() and size() may come from anybody.
 ///
-/// Indices are 64-bit counts that only grow, masked to a power of two. The producer alone writes
-/// `tail`, the consumer alone `head`; each with release order after its copies, so that the other's
-/// acquire load of it makes the entries, or the room, its own. Each side remembers what it last saw
-/// of the other's index and looks again only when that does not do (as in rigtorp::SPSCQueue; Lee
-/// et al., MCRingBuffer, 2010), so that a cache line moves once for many entries.
+/// Indices are 64-bit counts that only grow, masked to a power of two. An entry says by itself that
+/// it has come: its `turn`, which the producer stores with release order after the rest, is 1 + its
+/// index, and the consumer's acquire load of it makes the entry its own. So a message is one cache
+/// line; an index beside it would be a second (FastForward, Giacomoni et al. 2008, has such a
+/// ring). Room goes by `head`, which the consumer alone writes, with release order after its
+/// copies: the producer remembers what it last saw and looks again only when that does not do (Lee
+/// et al., MCRingBuffer, 2010), so that this line moves once for many entries. `tail`, which the
+/// producer alone writes, is for whoever counts.
 class SpscRing {
  public:
   /// At least `capacity` entries, rounded up to a power of two, in memory that is pre-faulted;
@@ -78,22 +82,20 @@ class SpscRing {
       if (room == 0) return 0;
     }
     const size_t count = std::min<size_t>(room, entries.size());
-    const size_t at = tail & mask_, first = std::min(count, capacity() - at);
-    std::memcpy(entries_ + at, entries.data(), first * sizeof(SpscEntry));
-    std::memcpy(entries_, entries.data() + first, (count - first) * sizeof(SpscEntry));
+    for (size_t i = 0; i < count; ++i) put(tail + i, entries[i]);
     shared_->tail.store(tail + count, std::memory_order_release);
     own_next(tail + count);
     return count;
   }
 
-  /// The same for one entry: the copy is of a size known here.
+  /// The same for one entry.
   bool try_push(const SpscEntry& entry) noexcept {
     const uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
     if (tail - producer_.seen >= capacity()) {
       producer_.seen = shared_->head.load(std::memory_order_acquire);
       if (tail - producer_.seen >= capacity()) return false;
     }
-    entries_[tail & mask_] = entry;
+    put(tail, entry);
     shared_->tail.store(tail + 1, std::memory_order_release);
     own_next(tail + 1);
     return true;
@@ -101,29 +103,21 @@ class SpscRing {
 
   /// Consumer: moves as many entries as there are into `out`, up to its size, and returns how many.
   size_t try_pop(std::span<SpscEntry> out) noexcept {
-    if (out.empty()) return 0;
     const uint64_t head = shared_->head.load(std::memory_order_relaxed);
-    uint64_t there = counted(consumer_.seen - head);
-    if (there < out.size()) {
-      consumer_.seen = shared_->tail.load(std::memory_order_acquire);
-      there = counted(consumer_.seen - head);
-      if (there == 0) return 0;
+    const size_t most = std::min<size_t>(out.size(), capacity());
+    size_t count = 0;
+    while (count < most && has(head + count)) {
+      take(head + count, out[count]);
+      ++count;
     }
-    const size_t count = std::min<size_t>(there, out.size());
-    const size_t at = head & mask_, first = std::min(count, capacity() - at);
-    std::memcpy(out.data(), entries_ + at, first * sizeof(SpscEntry));
-    std::memcpy(out.data() + first, entries_, (count - first) * sizeof(SpscEntry));
-    shared_->head.store(head + count, std::memory_order_release);
+    if (count > 0) shared_->head.store(head + count, std::memory_order_release);
     return count;
   }
 
   bool try_pop(SpscEntry& out) noexcept {
     const uint64_t head = shared_->head.load(std::memory_order_relaxed);
-    if (counted(consumer_.seen - head) == 0) {
-      consumer_.seen = shared_->tail.load(std::memory_order_acquire);
-      if (counted(consumer_.seen - head) == 0) return false;
-    }
-    out = entries_[head & mask_];
+    if (!has(head)) return false;
+    take(head, out);
     shared_->head.store(head + 1, std::memory_order_release);
     return true;
   }
@@ -147,7 +141,9 @@ class SpscRing {
 
   /// This process is the producer, or the consumer, from now on: the other side can then tell when
   /// it is gone. Cheap where nothing has changed; waits and Python's calls do it by themselves.
-  void be_producer() noexcept { register_as(shared_->producer, producer_); }
+  void be_producer() noexcept {
+    if (register_as(shared_->producer, producer_)) count_what_came();
+  }
   void be_consumer() noexcept { register_as(shared_->consumer, consumer_); }
 
  private:
@@ -157,7 +153,7 @@ class SpscRing {
     std::atomic<uint64_t> started;
   };
 
-  static constexpr uint64_t kMagic = 0x31676e6972736761;  // "agsring1", lowest byte first
+  static constexpr uint64_t kMagic = 0x32676e6972736761;  // "agsring2", lowest byte first
   struct Shared {
     uint64_t magic, capacity;                // constant from creation on
     alignas(64) std::atomic<uint64_t> tail;  // entries ever pushed; producer writes
@@ -165,8 +161,28 @@ class SpscRing {
     alignas(64) std::atomic<uint32_t> closed;
     Process producer, consumer;
   };
-  static_assert(sizeof(Shared) == 256 && std::atomic<uint64_t>::is_always_lock_free);
+  static_assert(sizeof(Shared) == 256 && std::atomic<uint64_t>::is_always_lock_free &&
+                std::atomic_ref<uint32_t>::is_always_lock_free);
   static_assert(offsetof(Shared, head) - offsetof(Shared, tail) == 64);
+
+  std::atomic_ref<uint32_t> turn(uint64_t index) const noexcept {
+    return std::atomic_ref(entries_[index & mask_].turn);
+  }
+
+  /// What a slot held before is `capacity` turns back, so it is never taken for what comes now.
+  bool has(uint64_t index) const noexcept {
+    return turn(index).load(std::memory_order_acquire) == static_cast<uint32_t>(index + 1);
+  }
+
+  void put(uint64_t index, const SpscEntry& entry) const noexcept {
+    std::memcpy(&entries_[index & mask_], &entry, offsetof(SpscEntry, turn));
+    turn(index).store(static_cast<uint32_t>(index + 1), std::memory_order_release);
+  }
+
+  void take(uint64_t index, SpscEntry& out) const noexcept {
+    std::memcpy(&out, &entries_[index & mask_], offsetof(SpscEntry, turn));
+    out.turn = 0;
+  }
 
   /// Producer: takes the line of the next entry, if that is free, away from the consumer, who read
   /// it last, before it is needed: a sixth of a round trip's time. Not where it may be unread.
@@ -181,9 +197,8 @@ class SpscRing {
 #endif
   }
 
-  /// A difference of indices as a number of entries, 0 to capacity(). What was seen may lag behind
-  /// this side's own index, where another object was the side before: that is 0, and it is looked
-  /// at again. Whatever the other process writes, no more is copied than there is memory for.
+  /// A difference of indices as a number of entries, 0 to capacity(): whatever the other process
+  /// writes, and whichever of the two was read first.
   uint64_t counted(uint64_t difference) const {
     const auto entries = static_cast<int64_t>(difference);
     return entries <= 0 ? 0 : std::min(static_cast<uint64_t>(entries), capacity());
@@ -191,12 +206,13 @@ class SpscRing {
 
   /// What one side alone touches: in a line of its own, and in each process.
   struct alignas(64) Side {
-    uint64_t seen = 0;        // the other's index, as last looked at; never ahead of it
+    uint64_t seen = 0;        // producer: head, as last looked at; never ahead of it
     uint64_t registered = 0;  // 1 + fork_generation() of when this process registered
   };
 
   SpscRing(Mapping memory, Descriptor attached, uint64_t capacity);
-  static void register_as(Process& process, Side& side) noexcept;
+  static bool register_as(Process& process, Side& side) noexcept;
+  void count_what_came() noexcept;
   template <class Ready>
   Wait wait(std::chrono::nanoseconds limit, const Process& other, bool drains,
             Ready ready) noexcept;

@@ -34,12 +34,14 @@ SpscEntry entry(uint64_t number) {
   e.token = static_cast<uint32_t>(number);
   e.position = static_cast<uint32_t>(number >> 7);
   e.logit_delta = static_cast<float>(number % 1000);
-  e.reserved[5] = ~e.token;
+  e.reserved[4] = ~e.token;
+  e.turn = static_cast<uint32_t>(number + 2);  // the ring's to write: as if the next had come
   return e;
 }
 
 bool is(const SpscEntry& e, uint64_t number) {
-  const SpscEntry want = entry(number);
+  SpscEntry want = entry(number);
+  want.turn = 0;
   return std::memcmp(&e, &want, sizeof e) == 0;
 }
 
@@ -216,6 +218,25 @@ struct Words {
   Mapping memory;
 };
 constexpr size_t kCapacity = 8, kTail = 64, kHead = 128;
+
+TEST(SpscRing, AProducerGoesOnBehindWhatAKilledOneHadNotCounted) {
+  for (const uint64_t popped : {0u, 2u}) {
+    const auto first = SpscRing::create(4, true);
+    Words words(*first);
+    SpscEntry e;
+    for (uint64_t n = 0; n < 6; ++n) ASSERT_TRUE(first->try_push(entry(n)) && first->try_pop(e));
+    for (uint64_t n = 6; n < 9; ++n) ASSERT_TRUE(first->try_push(entry(n)));
+    for (uint64_t n = 0; n < popped; ++n) ASSERT_TRUE(first->try_pop(e));
+    words.at(kTail) = 7;
+    EXPECT_LE(first->size(), 1u);
+    const auto second = SpscRing::attach(first->fd());
+    second->be_producer();
+    EXPECT_EQ(second->size(), 3 - popped);
+    ASSERT_TRUE(second->try_push(entry(9)));
+    for (uint64_t n = 6 + popped; n < 10; ++n) ASSERT_TRUE(first->try_pop(e) && is(e, n));
+    EXPECT_FALSE(first->try_pop(e));
+  }
+}
 
 TEST(SpscRing, IndicesGoOnAcrossTwoToTheThirtySecondAndTwoToTheSixtyFourth) {
   for (const uint64_t start : {(uint64_t{1} << 32) - 5, ~uint64_t{0} - 5}) {
