@@ -26,7 +26,7 @@ CPP := $(shell find csrc tests/cpp tests/fuzz tests/simt benchmarks/cpp -name '*
 # Folders count too: a removed file changes the time of its folder.
 SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
 
-.PHONY: help setup build demo generate speculate soak test cpp-test lint sanitize asan tsan fuzz cuda mutations bench clean FORCE
+.PHONY: help setup build demo generate speculate soak test cpp-test lint docs sanitize asan tsan fuzz cuda mutations bench clean FORCE
 
 help:
 	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
@@ -35,6 +35,7 @@ help:
 	@echo "make speculate a larger model and a draft that guesses for it: trains both, then text with and without the draft"
 	@echo "make test      every test: GoogleTest and pytest"
 	@echo "make lint      ruff, mypy, clang-format, layer check"
+	@echo "make docs      the documentation, into build/docs/html (Sphinx; a warning is an error)"
 	@echo "make sanitize  tests under Address-, UB- and ThreadSanitizer"
 	@echo "make fuzz      every file parser under libFuzzer, $(FUZZ_SECONDS) seconds each (FUZZ_SECONDS=...)"
 	@echo "make cuda      every CUDA kernel for every architecture (nvcc, no GPU), and the plan of tools/gpu_check.sh"
@@ -125,6 +126,14 @@ lint: $(STAMP)/deps-build $(STAMP)/deps-lint
 	@mypy
 	@clang-format --dry-run -Werror $(CPP)
 	@$(VENV)/bin/python tools/check_layers.py
+
+# From the installed package, whose docstrings are most of it. Decoding cannot be imported without transformers.
+docs: $(STAMP)/build $(STAMP)/deps-docs $(STAMP)/deps-generate
+	@echo "== documentation"
+	@rm -rf build/docs
+	@$(VENV)/bin/python -m sphinx --builder html --fail-on-warning --keep-going --quiet \
+	  --doctree-dir build/docs/doctrees docs build/docs/html
+	@echo "docs: build/docs/html/index.html, $$(find build/docs/html -name '*.html' | wc -l) pages without a warning"
 
 # --- sanitizers: core and kernels in C++, and tests/python/test_sanitized.py ---------------------------------
 

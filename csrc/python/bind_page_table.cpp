@@ -91,7 +91,9 @@ py::dict describe(const PageTable& table, uint32_t page) {
 }  // namespace
 
 void bind_page_table(py::module_& m) {
-  py::register_exception<PagesExhausted>(m, "PagesExhausted", PyExc_MemoryError);
+  py::register_exception<PagesExhausted>(m, "PagesExhausted", PyExc_MemoryError).attr("__doc__") =
+      "There were fewer pages, free and evictable together, than a call needed. Nothing was "
+      "changed.";
   py::class_<PageTable> table(m, "PageTable");
   py::enum_<PageTable::Eviction>(table, "Eviction")
       .value("none", PageTable::Eviction::none)

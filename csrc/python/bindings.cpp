@@ -26,8 +26,16 @@ py::dict build_info() {
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-  m.def("cpu_isa", [] { return std::string(aegis::name(aegis::active_isa())); });
-  m.def("build_info", build_info);
+  m.def(
+      "cpu_isa", [] { return std::string(aegis::name(aegis::active_isa())); },
+      "The level of instruction sets in force: 'scalar', 'avx2', 'avx512', 'avx512_vnni' or "
+      "'avx512_bf16'. The highest that this machine can run, or the one that AEGIS_FORCE_ISA "
+      "named when aegis was imported.");
+  m.def("build_info", build_info,
+        "What this build is, as a dict: ``version``; ``isas``, the levels of instruction sets that "
+        "it has kernels for and this machine can run, lowest first; ``cuda``, whether it has CUDA "
+        "kernels, and ``cuda_archs``, for which architectures; ``torch_target``, the oldest torch "
+        "that it runs with; ``compiler``.");
   aegis::bind_arena(m);
   aegis::bind_store(m);
   aegis::bind_token_files(m);

@@ -97,7 +97,7 @@ _original: Callable[[DataLoader[Any]], _BaseDataLoaderIter] = DataLoader._get_it
 
 
 class TorchPatch:
-    """One call of :func:`patch_torch`. As a context manager, undoes itself at the end of the block."""
+    """One call of :func:`aegis.patch_torch`. As a context manager, undoes itself at the end of the block."""
 
     def undo(self) -> None:
         """Takes this patch back; with the last one, torch's class is as it was. Can be repeated."""
@@ -123,7 +123,7 @@ def patch_torch() -> TorchPatch:
     native path (with worker processes all the same where a ``worker_init_fn`` is given), everything else the arena, as
     :class:`~aegis.FlatArenaDataLoader` explains. Subclasses with a ``_get_iterator`` of their own are left alone.
 
-    ``with patch_torch():`` ends with the block; otherwise :meth:`TorchPatch.undo` ends it. Patches nest, and iterators
+    ``with patch_torch():`` ends with the block; otherwise :meth:`~aegis.data.patch.TorchPatch.undo` ends it. Patches nest, and iterators
     made under one live on after it. Other processes are not touched: worker processes need no patch, and a process
     that makes loaders of its own calls this itself.
     """

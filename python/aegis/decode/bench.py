@@ -37,7 +37,7 @@ class StepClock:
 
 @dataclass(frozen=True)
 class DecodeFigures:
-    """What :func:`bench_generate` measured. Times are of steps after the prefill, in milliseconds."""
+    """What :func:`aegis.bench_generate` measured. Times are of steps after the prefill, in milliseconds."""
 
     rows: int
     tokens: int
@@ -77,7 +77,7 @@ def bench_generate(
     """Times ``aegis.generate`` against ``model.generate`` on the same model and prompt, in turns, and prints a table.
 
     Args:
-        model, input_ids, runner, **options: as :func:`aegis.generate` takes them; no token ends a row.
+        model, input_ids, runner, options: as :func:`aegis.generate` takes them; no token ends a row.
         max_new_tokens: of each row, in each of ``turns`` turns, after one that does not count.
         quiet: return the figures without printing.
 

@@ -154,18 +154,22 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
 
     @property
     def rows_in_use(self) -> list[int]:
+        """Ascending."""
         return self._positions.host.rows_in_use
 
     @property
     def batch_size(self) -> int:
+        """Rows, free ones included."""
         return self._positions.host.rows
 
     @property
     def max_cache_len(self) -> int:
+        """Tokens that a row can hold."""
         return self._positions.host.capacity
 
     @property
     def rollback(self) -> int:
+        """How many tokens can surely be taken back once a sliding window has wrapped around."""
         return self._rollback
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:

@@ -67,12 +67,12 @@ def _fits(module: nn.Module) -> bool:
 
 @contextmanager
 def skinny_linears(model: nn.Module) -> Iterator[int]:
-    """Inside, every ``nn.Linear`` of ``model`` on a CPU is a :class:`SkinnyLinear`; yields how many.
+    """Inside, every ``nn.Linear`` of ``model`` on a CPU is a ``SkinnyLinear``; yields how many.
 
     The modules stay the same objects, with the same parameters; only their class changes, and changes back. Layers of
     other classes, of other dtypes than float32, bfloat16 and float16, or with a ``forward`` of their own, stay as they
     are, and so do all where autocast is on. Leave in the order opposite to that of entering;
-    :func:`aegis.decode.model_setup.set_up` is for threads.
+    ``aegis.decode.model_setup.set_up`` is for threads.
     """
     modules = [] if torch.is_autocast_enabled("cpu") else [module for module in model.modules() if _fits(module)]
     for module in modules:

@@ -183,14 +183,17 @@ class PageTable:
 
     @property
     def pages(self) -> int:
+        """All of them."""
         return self._table.pages
 
     @property
     def block_size(self) -> int:
+        """Tokens in a page."""
         return self._table.block_size
 
     @property
     def free_pages(self) -> int:
+        """Pages that nobody holds and whose content is not kept."""
         return self._table.free_pages
 
     @property

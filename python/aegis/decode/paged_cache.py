@@ -179,6 +179,7 @@ class PagedKVCache(SlottedStaticCache):
 
     @property
     def block_size(self) -> int:
+        """Tokens in a page."""
         return self.table.block_size
 
     @property

@@ -29,7 +29,7 @@ class CUDAGraphFastRunner:
 
     Everything a step reads or writes stays at one address for the runner's life: the token it feeds, positions, the
     ranges of the cache that are live, the cache itself, the sampler's state. So a step can be captured once and
-    replayed. :attr:`mode` says how it runs:
+    replayed. ``mode`` says how it runs:
 
     * ``"cuda-graph"`` (default on CUDA): captured into a CUDA graph, sampler included unless it needs the tokens so
       far, and replayed;

@@ -140,10 +140,12 @@ class SpscRing:
 
     @property
     def closed(self) -> bool:
+        """Whether either side has closed it."""
         return self._ring.closed
 
     @property
     def capacity(self) -> int:
+        """Entries that there is room for."""
         return self._ring.capacity
 
     def __len__(self) -> int:

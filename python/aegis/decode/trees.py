@@ -86,6 +86,7 @@ class TokenTree:
 
     @property
     def max_depth(self) -> int:
+        """The greatest of :attr:`depths`."""
         return self._core.max_depth
 
     @cached_property

@@ -30,7 +30,7 @@ __all__ = ["ExperimentResult", "experiment"]
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """What :func:`experiment` found and wrote.
+    """What :func:`aegis.evidence.experiment` found and wrote.
 
     Attributes:
         arms: figures by name.

@@ -34,9 +34,11 @@ class LossDigest:
         self._hash = hashlib.sha256()
 
     def add(self, step: int, loss: float) -> None:
+        """One more step, an int64, and its loss, a float64."""
         self._hash.update(struct.pack("<qd", step, loss))
 
     def hexdigest(self) -> str:
+        """64 hex digits, of what was added so far."""
         return self._hash.hexdigest()
 
 

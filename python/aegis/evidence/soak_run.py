@@ -30,7 +30,7 @@ LOADERS = {"aegis": "aegis.FlatArenaDataLoader", "torch": "torch.utils.data.Data
 
 @dataclass(frozen=True)
 class SoakResult:
-    """What :func:`soak` found and wrote.
+    """What :func:`aegis.evidence.soak` found and wrote.
 
     Attributes:
         sides: figures of each loader; without those that did not finish a step.

@@ -60,12 +60,12 @@ def gather_records(source: Tensor, indices: Tensor, *, out: Tensor | None = None
     """Copy rows of ``source``, chosen by number: what ``source[indices]`` gives, for data larger than the caches.
 
     Args:
-        source: (n, *row) of any dtype; each row contiguous, rows may lie apart.
+        source: ``(n, *row)`` of any dtype; each row contiguous, rows may lie apart.
         indices: (batch,) int64 on the source's device; ``0 <= index < n``.
-        out: (batch, *row) of the source's dtype, contiguous, written in place.
+        out: ``(batch, *row)`` of the source's dtype, contiguous, written in place.
 
     Returns:
-        (batch, *row), fresh unless ``out`` is given. Not differentiable.
+        ``(batch, *row)``, fresh unless ``out`` is given. Not differentiable.
 
     Raises:
         ValueError: a wrong dtype, shape, stride, device or an overlap; nothing has been written.
@@ -94,14 +94,14 @@ def gather_records_scaled(
     """Copy uint8 rows, chosen by number, as floating-point values: ``source[indices] * scale + bias`` by channel.
 
     Args:
-        source: (n, channels, *rest) uint8; each row contiguous, rows may lie apart.
+        source: ``(n, channels, *rest)`` uint8; each row contiguous, rows may lie apart.
         indices: (batch,) int64; ``0 <= index < n``.
         scale, bias: (channels,) float32, finite. All four on one device.
         dtype: of the result, torch.float32 or torch.bfloat16; ``torch.ops.aegis`` takes 0 or 1 for them.
-        out: (batch, channels, *rest) of either dtype, contiguous, written in place; ``dtype`` is ignored then.
+        out: ``(batch, channels, *rest)`` of either dtype, contiguous, written in place; ``dtype`` is ignored then.
 
     Returns:
-        (batch, channels, *rest), fresh unless ``out`` is given. The arithmetic is float32 without fused
+        ``(batch, channels, *rest)``, fresh unless ``out`` is given. The arithmetic is float32 without fused
         multiply-add, so the bits are those of torch's ``x.float() * scale + bias``; bfloat16 is that, rounded to
         nearest even. Every instruction set and CUDA give the same.
 

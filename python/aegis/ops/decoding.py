@@ -55,7 +55,7 @@ def decode_attention(
             ``start < 0``, ``start > end`` or more positions than slots, or than ``blocks`` has room for.
         IndexError: an element of ``rows``, or of ``blocks`` within a range, outside of the cache.
 
-        On CUDA, where a look at spans, rows and blocks would stall the stream, the result of such a row is NaN instead.
+    On CUDA, where a look at spans, rows and blocks would stall the stream, the result of such a row is NaN instead.
 
     Cost: one pass over the keys and values within the ranges, shared out among torch's intra-op threads by row, key
     head and pieces of at most 256 positions, at least 128 KiB to each thread. Softmax is online (Milakov, Gimelshein

@@ -90,9 +90,8 @@ def pack_ternary(weight: Tensor, scale: Tensor | None = None, *, per_tensor: boo
         per_tensor: one scale for all rows instead, made in the same way.
 
     Returns:
-        packed: (n, ceil(k / 16)) uint32. Trit i of a word is in its bits 2i and 2i + 1: 00 is 0, 01 is +1, 10 is -1.
-            What fills up the last word of a row is zero.
-        scale: (n,) float32, or (1,).
+        ``(packed, scale)``. ``packed`` is (n, ceil(k / 16)) uint32. Trit i of a word is in its bits 2i and 2i + 1: 00
+        is 0, 01 is +1, 10 is -1. What fills up the last word of a row is zero. ``scale`` is (n,) float32, or (1,).
 
     Weights are rounded to the nearest trit, halves to zero. Neither result has a gradient.
 

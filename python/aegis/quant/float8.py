@@ -47,7 +47,8 @@ class Float8Linear(nn.Module):
             ``.to(dtype)`` leave both as they are.
         bias: (n,) or None, a buffer.
 
-    The names are those of compressed-tensors; :mod:`aegis.quant.float8_checkpoints` reads and writes other projects'.
+    The names are those of compressed-tensors; :func:`aegis.quant.read_float8` and
+    :func:`aegis.quant.write_float8` know other projects'.
     """
 
     if TYPE_CHECKING:  # TorchScript reads the annotations of a class, and knows no postponed ones

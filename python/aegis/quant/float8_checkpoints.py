@@ -75,7 +75,7 @@ def write_float8(tensors: Mapping[str, Tensor], format: str) -> dict[str, Tensor
 
     Args:
         tensors: by name.
-        format: one of ``FORMATS``. Files of ``torchao`` also need :func:`torchao_metadata`.
+        format: one of ``FORMATS``. Files of ``torchao`` also need ``aegis.quant.float8_checkpoints.torchao_metadata``.
 
     Raises:
         ValueError: another format, or a layer that it cannot say: "deepseek" has one scale for 128 × 128 weights, so

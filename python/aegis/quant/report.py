@@ -31,6 +31,7 @@ class LayerReport:
 
     @property
     def converted(self) -> bool:
+        """Whether the layer was converted."""
         return not self.reason
 
 
@@ -43,14 +44,17 @@ class Report:
 
     @property
     def converted(self) -> tuple[LayerReport, ...]:
+        """Those layers that were."""
         return tuple(layer for layer in self.layers if layer.converted)
 
     @property
     def bytes_before(self) -> int:
+        """Of all layers."""
         return sum(layer.bytes_before for layer in self.layers)
 
     @property
     def bytes_after(self) -> int:
+        """Of all layers."""
         return sum(layer.bytes_after for layer in self.layers)
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ class Scheme(ABC):
         """The layer from which ``module`` was converted, bit for bit; None where something was lost."""
 
     def error(self, linear: nn.Linear, module: nn.Module) -> float:
-        """How far the weights of ``module`` are from those of ``linear``: :func:`relative_error`."""
+        """How far the weights of ``module`` are from those of ``linear``: ``|W - W'| / |W|``, in Frobenius norms."""
         return relative_error(linear.weight.detach(), self.dequantized(module))
 
 

@@ -29,10 +29,11 @@ class TernaryLinear(nn.Module):
     of two bits by :meth:`freeze`.
 
     Buffers of the packed layer, all in its ``state_dict``:
-        packed: (out_features, ceil(in_features / 16)) uint32, see :func:`aegis.ops.pack_ternary`.
-        scale: (out_features,) or (1,) float32; it stays float32 when the module is moved to another dtype.
-        layout: int64 of two: the tag of the format, and in_features. Both are checked when a state is loaded, and so
-            are the codes.
+
+    - ``packed``: (out_features, ceil(in_features / 16)) uint32, see :func:`aegis.ops.pack_ternary`.
+    - ``scale``: (out_features,) or (1,) float32; it stays float32 when the module is moved to another dtype.
+    - ``layout``: int64 of two: the tag of the format, and in_features. Both are checked when a state is loaded, and so
+      are the codes.
 
     Args:
         in_features, out_features, bias, device, dtype: as of ``nn.Linear``. A packed layer begins with all weights
