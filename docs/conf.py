@@ -10,11 +10,14 @@ sys.path.insert(0, str(ROOT / "docs" / "extensions"))
 
 project = "aegis"
 version = release = (ROOT / "version.txt").read_text().strip()
-project_copyright = "the aegis authors"
 html_title = f"aegis {version}"
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_show_copyright = False
+highlight_language = "none"  # of blocks that do not say; pages of docstrings say python
 
 extensions = [
     "sphinx.ext.autodoc",
@@ -37,6 +40,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 python_maximum_signature_line_length = 100
+toc_object_entries_show_parents = "hide"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

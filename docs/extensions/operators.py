@@ -29,7 +29,7 @@ def registered() -> dict[str, list[str]]:
 def add_schemas(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     schemas = registered().get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
     if schemas:
-        lines += ["", ".. rubric:: Schemas", "", ".. code-block:: none", ""]
+        lines += ["", ".. rubric:: Schemas", "", ".. code-block:: none", "   :class: schemas", ""]
         lines += [f"   {schema}" for schema in schemas]
         lines += [""]
 
