@@ -7,8 +7,9 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+ANY_ARRAY = r"~?numpy\.ndarray\[tuple\[~?(?:typing\.)?Any, \.\.\.\], ~?numpy\.dtype\[([^\[\]]+)\]\]"
 SHORTER = (
-    (re.compile(r"~?numpy\.ndarray\[tuple\[~?(?:typing\.)?Any, \.\.\.\], ~?numpy\.dtype\[([^\[\]]+)\]\]"), r"NDArray[\1]"),
+    (re.compile(ANY_ARRAY), r"NDArray[\1]"),
     (re.compile(r"<factory>"), "..."),
     (re.compile(r"self: aegis\._C\.\w+(, )?"), ""),  # pybind11's
     (re.compile(r"(?:typing\.)?SupportsInt \| (?:typing\.)?SupportsIndex"), "int"),

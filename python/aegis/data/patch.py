@@ -123,9 +123,9 @@ def patch_torch() -> TorchPatch:
     native path (with worker processes all the same where a ``worker_init_fn`` is given), everything else the arena, as
     :class:`~aegis.FlatArenaDataLoader` explains. Subclasses with a ``_get_iterator`` of their own are left alone.
 
-    ``with patch_torch():`` ends with the block; otherwise :meth:`~aegis.data.patch.TorchPatch.undo` ends it. Patches nest, and iterators
-    made under one live on after it. Other processes are not touched: worker processes need no patch, and a process
-    that makes loaders of its own calls this itself.
+    ``with patch_torch():`` ends with the block; otherwise :meth:`~aegis.data.patch.TorchPatch.undo` ends it. Patches
+    nest, and iterators made under one live on after it. Other processes are not touched: worker processes need no
+    patch, and a process that makes loaders of its own calls this itself.
     """
     global _original
     if not _active and DataLoader._get_iterator is not _get_iterator:

@@ -31,8 +31,8 @@ class RecordDataset(Dataset[Any]):
     that read them; a file cut short while in use ends in an exception, never in a crash or in zeroes.
 
     Args:
-        source: a path, a NumPy array or a tensor of ``(n, *record)``: samples are tensors. Or several of them with equal n:
-            a tuple or list, for samples that are tuples, or a dict, for samples that are dicts.
+        source: a path, a NumPy array or a tensor of ``(n, *record)``: samples are tensors. Or several of them with
+            equal n: a tuple or list, for samples that are tuples, or a dict, for samples that are dicts.
         dtype: what a raw file holds, as a torch or NumPy dtype or its name; ``">f4"`` is float32 in big-endian order.
             A NumPy dtype with fields, such as ``[("label", "u1"), ("image", "u1", (3, 32, 32))]``, gives records of
             several fields, and samples that are dicts.
