@@ -79,9 +79,13 @@ def experiment(
             ``report.md`` and ``report.png`` (where matplotlib is installed).
         arms: the first is what the others are compared with.
         claims: about these arms, to be put beside what was measured.
+        steps: of each arm and seed, at least 2.
         seeds: of weights and batches; the first arm's spread over them is the band that differences stand beside.
+        device: that models train on.
+        workers: filler threads (arms whose loader is aegis) or worker processes (torch).
         turn: steps.
         warmup: steps that figures leave out.
+        title: of the report.
         on_turn: called after each turn.
 
     Raises:

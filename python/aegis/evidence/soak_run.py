@@ -81,7 +81,9 @@ def soak(
         minutes: of training for each loader, at least: all end at the same step, once the fastest has trained so long.
         steps: for each loader, in place of ``minutes`` or as its bound.
         loaders: of "aegis" and "torch".
+        device: that models train on.
         workers: filler threads (aegis) or worker processes (torch).
+        turn: steps.
         warmup: steps that figures leave out; of shorter runs, half.
         interval: of telemetry's samples, in seconds.
         quiet_malloc: start the processes with glibc's malloc told to keep what is freed, and have a reserve of the heap
