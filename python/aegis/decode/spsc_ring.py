@@ -38,8 +38,9 @@ class SpscRing:
 
     Entries are NumPy records of ``SpscRing.dtype``: sequence (uint64), token, position (uint32), logit_delta,
     draft_probability (float32), flags, attestation, parent, slot (uint32); the ring copies 60 bytes, gives them no
-    meaning, and keeps the last 4 for itself (0 in what is popped). One thread at a time pushes and one pops. Waits give the interpreter to others, end with Ctrl-C, and
-    notice within some 10 ms where the other side's process is gone, if it has used the ring.
+    meaning, and keeps the last 4 for itself (0 in what is popped). One thread at a time pushes and one pops. Waits give
+    the interpreter to others, end with Ctrl-C, and notice within some 10 ms where the other side's process is gone, if
+    it has used the ring.
 
     As a context manager it is closed at the end.
 
