@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from aegis import __version__
-from aegis.cli import doctor, experiment, inspect, pack, run, soak, train, verify
+from aegis.cli import bench, doctor, experiment, inspect, pack, run, soak, train, verify
 
 __all__ = ["main"]
 
-_COMMANDS = [train, soak, experiment, run, verify, pack, inspect, doctor]
+_COMMANDS = [train, soak, experiment, run, verify, pack, inspect, bench, doctor]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
