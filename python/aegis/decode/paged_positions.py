@@ -42,6 +42,10 @@ class PagedPositions(Positions):
         self._copy = WeakMethod(copy)
         self._untold: dict[int, NDArray[Any]] = {}  # of rows, tokens that are going to be fed
         self._stepping: list[int] = []
+        self._torn = False
+        """From before a change of rows until all tables have it, which an exception may come between."""
+        self._moved: tuple[Any, list[int], dict[int, NDArray[Any]]] | None = None
+        """A gather that is to be finished: the host before it, the sources, and what is untold behind it."""
 
     @property
     def table(self) -> PageTable:
@@ -60,6 +64,7 @@ class PagedPositions(Positions):
     # Passes
 
     def begin(self, batch: int, tokens: int) -> None:
+        self.rejoined()
         rows = self.batch_rows(batch)
         fresh = [row for row in rows if not self.host.in_use(row)]
         super().begin(batch, tokens)
@@ -79,6 +84,7 @@ class PagedPositions(Positions):
         self._close(rows)
 
     def begin_bracket(self, rows: list[int], tokens: int) -> None:
+        self.rejoined()
         fresh = [row for row in rows if not self.host.in_use(row)]
         super().begin_bracket(rows, tokens)
         try:
@@ -122,9 +128,11 @@ class PagedPositions(Positions):
 
     def _trim(self, rows: Sequence[int]) -> None:
         if self._trimmed:
+            self._torn = True
             lengths = self.host.lengths
             for group in self._trimmed:
                 group.trim(rows, lengths)
+            self._torn = False
 
     def _tell_fed(self, rows: Sequence[int]) -> None:
         """Lets others share what has been written of the tokens that rows were acquired with."""
@@ -134,8 +142,7 @@ class PagedPositions(Positions):
             tokens = self._untold.pop(row, None)
             if tokens is not None:
                 count = self.host.lengths[row] - self.table.known(row)
-                for group in self.groups:
-                    group.table.tell(row, tokens[:count])
+                self._tell(row, tokens[:count])
                 if count < len(tokens):
                     self._untold[row] = tokens[count:]
 
@@ -143,23 +150,30 @@ class PagedPositions(Positions):
 
     def tell(self, row: int, tokens: NDArray[Any]) -> None:
         """What a row's tokens are, from the first that is not known."""
+        self.rejoined()
         self.host.length_range([row])
         unknown = self.host.lengths[row] - self.table.known(row)
         if len(tokens) > unknown:
             raise ValueError(
                 f"tokens: expected at most {unknown}, those of the row that are not known, got {len(tokens)}"
             )
-        for group in self.groups:
-            group.table.tell(row, tokens)
+        self._tell(row, tokens)
+
+    def _tell(self, row: int, tokens: NDArray[Any]) -> None:
+        start = self.table.known(row)
+        for table in self._tables:
+            known = table.known(row)
+            if known >= start:  # less is known where an exception came between the two, and the tokens before are gone
+                table.tell(row, tokens[known - start :])
 
     def acquire_with(self, tokens: NDArray[Any]) -> int:
         """A free row that begins with the pages there are of these tokens, all but the last at most."""
         capacity = self.host.capacity
         if not 1 <= len(tokens) <= capacity:
             raise ValueError(f"tokens: expected 1 to {capacity}, what a row can hold, got {len(tokens)}")
-        found = min(group.table.lookup(tokens[:-1]) for group in self.groups)
-        row = self.host.acquire()
-        self._begin_with(row, found, lambda table: table.begin(row, tokens[:found]))
+        self.rejoined()
+        found = min(table.lookup(tokens[:-1]) for table in self._tables)
+        row = self._begin_with(found, lambda row, table: table.begin(row, tokens[:found]))
         self._untold[row] = tokens[found:]
         return row
 
@@ -167,24 +181,28 @@ class PagedPositions(Positions):
         """A free row of the same tokens in the same pages."""
         if not self.host.in_use(row):
             raise ValueError(f"row: expected one in use, got {row}")
-        length = self.host.lengths[row]
-        twin = self.host.acquire()
+        self.rejoined()
         self._drop_room(row)
-        self._begin_with(twin, length, lambda table: table.fork(row, twin))
+        twin = self._begin_with(self.host.lengths[row], lambda twin, table: table.fork(row, twin))
         if row in self._untold:
             self._untold[twin] = self._untold[row]
         return twin
 
-    def _begin_with(self, row: int, length: int, begin: Callable[[PageTable], object]) -> None:
-        for group in self.groups:
-            group.table.free(row)
-            begin(group.table)
+    def _begin_with(self, length: int, begin: Callable[[int, PageTable], object]) -> int:
+        """A free row of ``length`` tokens whose pages are there."""
+        self._torn = True
+        row = self.host.acquire()
+        for table in self._tables:
+            table.free(row)
+            begin(row, table)
         if length > 0:
             self.host.begin([row], length)
             self.host.commit()
         self._changed()
         self._publish([row])
         self._trim([row])
+        self._torn = False
+        return row
 
     def _drop_room(self, row: int) -> None:
         """Gives back what a pass that failed had taken."""
@@ -192,6 +210,7 @@ class PagedPositions(Positions):
             group.crop(row, self.host.lengths[row])
 
     def crop(self, tokens: Sequence[int]) -> None:
+        self.rejoined()
         rows = self.current_rows()
         lengths = self.host.lengths
         for row, count in zip(rows, tokens, strict=False):  # as many as there are is checked by the host
@@ -201,59 +220,96 @@ class PagedPositions(Positions):
                     f"row {row}: expected to lose at most {room} of its {lengths[row]} tokens, since a sliding layer "
                     f"no longer holds the window before them, got {count}"
                 )
-        super().crop(tokens)
-        for row, count in zip(rows, tokens, strict=True):
-            if count > 0:
-                self._untold.pop(row, None)
+        untold, cropped = self._untold, {row for row, count in zip(rows, tokens, strict=False) if count > 0}
+        # What is left of them is dropped first: fed behind fewer tokens, it would be told of others.
+        self._untold = {row: tokens for row, tokens in untold.items() if row not in cropped}
+        self._torn = True
+        try:
+            super().crop(tokens)
+        except (ValueError, IndexError):
+            self._untold = untold
+            raise
+        for row in rows:
             self._drop_room(row)
+        self._torn = False
 
     def release(self, rows: Sequence[int]) -> None:
         for row in rows:
             if not self.host.in_use(row):
                 raise ValueError(f"row: expected one in use, got {row}, which is free")
+        self.rejoined()
+        self._torn = True
+        for row in rows:
+            self._untold.pop(row, None)
         super().release(rows)
         self._empty(rows)
+        self._torn = False
 
     def reset(self) -> None:
+        self._torn = True
+        self._moved = None
+        self._untold.clear()
         super().reset()
-        count = len(self._all_rows)
-        for table in self._tables:
-            for twin in range(count, 2 * count):  # of a gather that an exception ended
-                if twin in table:
-                    table.free(twin)
-        self._empty(self._all_rows)
+        self._mend()
 
     def _empty(self, rows: Sequence[int]) -> None:
         for row in rows:
-            self._untold.pop(row, None)
             for table in self._tables:
-                if row in table:  # not where an exception came between the two
-                    table.free(row)
+                table.free(row)
                 table.begin(row, ())
         self._publish(rows)
 
     def gather(self, sources: Sequence[int]) -> None:
         """Row i gets the pages of row sources[i]; nothing is copied."""
+        self.rejoined()
         count = len(self._all_rows)
-        super().gather(sources)
-        untold = {row: self._untold[source] for row, source in enumerate(sources) if source in self._untold}
-        lengths = self.host.lengths
+        if len(sources) > count or not all(self.host.in_use(source) for source in sources):
+            super().gather(sources)  # which says what is wrong
+        self._torn = True
         for table in self._tables:
             for row, source in enumerate(sources):
                 table.fork(source, count + row)
-                table.crop(count + row, lengths[row])
+        untold = {row: self._untold[source] for row, source in enumerate(sources) if source in self._untold}
+        self._moved = self.host.copy(), list(sources), untold
+        self._mend()
+
+    def rejoined(self) -> Tensor:
+        if self._torn:
+            self._mend()
+        return super().rejoined()
+
+    def _mend(self) -> None:
+        """Brings all tables to what the host says, however far a change came: it can be repeated.
+
+        A gather that had made its forks, of sequences behind those of rows, goes on to its end; before, they are freed.
+        """
+        count = len(self._all_rows)
+        moved = self._moved
+        if moved is not None:
+            self.host = moved[0].copy()
+            super().gather(moved[1])
+            self._untold = dict(moved[2])
+        lengths = self.host.lengths
+        for table in self._tables:
             for row in self._all_rows:
-                table.free(row)
-                if row < len(sources):
-                    table.fork(count + row, row)
+                if count + row in table:
+                    if moved is not None:
+                        if row in table:
+                            table.free(row)
+                        table.fork(count + row, row)
                     table.free(count + row)
-                else:
+                if row not in table:
                     table.begin(row, ())
-        self._untold = untold
+                if table.length(row) > lengths[row]:
+                    table.crop(row, lengths[row])
+        self._moved = None
         self._publish(self._all_rows)
+        self._changed()
+        self._torn = False
 
     def adopt(self, other: Positions) -> None:
         assert isinstance(other, PagedPositions)
+        other.rejoined()
         super().adopt(other)
         for group, its in zip(self.groups, other.groups, strict=True):
             group.table = its.table.copy()

@@ -40,7 +40,8 @@ def decode_attention(
             default the same.
         blocks: (rows, n) int64, dense in the last dimension: keys and values are then (pages, key_heads, slots,
             head_size), and position p of a row lies in slot ``p % slots`` of page ``blocks[row, p // slots]``. Rows may
-            share pages. On the CPU the result has the same bits as over one buffer that does not wrap.
+            share pages. A table of int32 is to be widened, once for all layers. On the CPU the result has the same bits
+            as over one buffer that does not wrap.
 
     Returns:
         (batch, 1, heads, head_size), fresh and contiguous: the layout that Hugging Face's attention functions return.

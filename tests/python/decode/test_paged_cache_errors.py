@@ -109,40 +109,6 @@ def test_a_copy_of_pages_that_dies_leaves_both_rows_their_tokens(llama, monkeypa
         assert torch.equal(got, alone(llama, torch.cat([ids[0], start]), 6))
 
 
-@pytest.mark.parametrize("how", ["free_row", "reset", "reorder"])
-def test_reset_heals_a_change_of_rows_that_was_interrupted(llama, monkeypatch, how):
-    cache = aegis.PagedKVCache(llama.config, 2, 64)
-    ids = tiny_models.prompts(2, 20)
-    want = forward(llama, ids, cache)
-    change = {
-        "free_row": lambda: cache.free_row(0),
-        "reset": cache.reset,
-        "reorder": lambda: cache.reorder_cache(torch.tensor([1, 0])),
-    }[how]
-    table = type(cache.table)
-    with monkeypatch.context() as patch:
-        patch.setattr(table, "fork" if how == "reorder" else "begin", interrupted(table.fork, how))
-        with pytest.raises(KeyboardInterrupt):
-            change()
-    cache.reset()
-    cache.table.check_invariants()
-    assert cache.pages_in_use == 0
-    assert torch.equal(forward(llama, ids, cache), want)
-
-
-def interrupted(fork, how):
-    """Ends as Ctrl-C would: at once, or, of the forks of a reordering, at the third, when one row has none."""
-    calls = []
-
-    def method(table, *arguments):
-        calls.append(arguments)
-        if how != "reorder" or len(calls) == 3:
-            raise KeyboardInterrupt
-        return fork(table, *arguments)
-
-    return method
-
-
 def test_named_tokens_are_those_of_the_call(llama):
     """What the caller's memory holds later is not what was fed, and nothing may be shared by it."""
     for tokens in (tiny_models.prompts(1, 40)[0], tiny_models.prompts(1, 40)[0].numpy().astype("uint32")):
