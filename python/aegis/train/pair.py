@@ -11,19 +11,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import aegis
 from aegis.train.checkpoint import load_checkpoint, save_checkpoint
 from aegis.train.meter import StepRecord
 from aegis.train.model import MicroGPT
+from aegis.train.muon import MuonWithAdamW
+from aegis.train.presets import PRESETS
 from aegis.train.settings import VALIDATION_BATCHES, Settings, make_dataset, make_loader, micro_gpt
 from aegis.train.text import pack_text
 from aegis.train.trainer import TrainConfig, Trainer, endless, train, validation_batches
 
-__all__ = ["STEPS", "Agreement", "Pair", "agreement", "load_pair", "make_pair", "pair_settings", "train_pair"]
+__all__ = [
+    "STEPS",
+    "Agreement",
+    "Pair",
+    "agreement",
+    "draft_steps",
+    "load_pair",
+    "make_pair",
+    "pair_settings",
+    "train_pair",
+]
 
-STEPS = 2000
+_TARGET, _DRAFT = "target", "draft"
+"""The presets of the two; the settings name the target's and are otherwise of both."""
+STEPS = PRESETS[_TARGET].steps
 """Of training, by default."""
-_DRAFT = "draft"
-"""The preset of the small model; the large one's is that of the settings."""
 
 
 class Pair(nn.Module):
@@ -32,18 +45,24 @@ class Pair(nn.Module):
     The draft's loss is the divergence of its distribution from the target's at every position (Hinton et al. 2015; for
     drafts, Zhou et al. 2023). The target's logits are there anyhow, so that the draft adds its own passes alone; it
     sends no gradient back.
+
+    Args:
+        products: what matrices are multiplied in, by forward and so by backward; weights and losses stay float32.
     """
 
-    def __init__(self, target: MicroGPT, draft: MicroGPT) -> None:
+    def __init__(self, target: MicroGPT, draft: MicroGPT, *, products: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.target = target
         self.draft = draft
+        self.products = products
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The sum of both losses, in nats per token; inputs and targets (batch, tokens) int64."""
-        logits = self.target(inputs)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return loss + _divergence(logits.detach(), self.draft(inputs))
+        with torch.autocast(inputs.device.type, self.products, enabled=self.products != torch.float32):
+            target, draft = self.target(inputs), self.draft(inputs)
+        target, draft = target.float(), draft.float()
+        loss = F.cross_entropy(target.flatten(0, 1), targets.flatten())
+        return loss + _divergence(target.detach(), draft)
 
 
 def _divergence(target: Tensor, draft: Tensor) -> Tensor:
@@ -59,17 +78,17 @@ class Agreement(NamedTuple):
     same: float
     """Share of positions where both think the same token the most likely: guesses that greedy decoding keeps."""
     overlap: float
-    """Mean mass that the two distributions share: guesses that sampling at temperature 1 keeps."""
+    """Mean mass that the two distributions share at a temperature: guesses that sampling keeps."""
 
 
 @torch.no_grad()
-def agreement(pair: Pair, settings: Settings) -> Agreement:
-    """Measures a pair on the validation text of its settings."""
+def agreement(pair: Pair, settings: Settings, *, temperature: float = 1.0) -> Agreement:
+    """Measures a pair on the validation text of its settings: seconds. The temperature is that of the overlap."""
     sums = torch.zeros(3, dtype=torch.float64)
     batches = validation_batches(make_dataset(settings.val_data, settings), settings.batch_size, VALIDATION_BATCHES)
     for inputs, targets in batches:
         target, draft = pair.target(inputs), pair.draft(inputs)
-        shared = torch.minimum(target.softmax(2), draft.softmax(2)).sum(2)
+        shared = torch.minimum((target / temperature).softmax(2), (draft / temperature).softmax(2)).sum(2)
         sums += torch.stack(
             [
                 F.cross_entropy(target.flatten(0, 1), targets.flatten()),
@@ -81,18 +100,14 @@ def agreement(pair: Pair, settings: Settings) -> Agreement:
 
 
 def pair_settings(folder: Path, *, steps: int = STEPS, seed: int = 0) -> Settings:
-    """The demo's text in ``folder``, and sizes that two cores train in minutes: the RFC's Micro-GPT for a target, and
-    small batches, since at this length of training the number of updates is what counts."""
+    """The demo's text in ``folder``, and sizes that two cores train in minutes."""
     packed = pack_text(folder.resolve())
     return Settings.resolve(
         {
             "data": str(packed.train),
             "val_data": str(packed.validation),
             "dtype": "uint8",
-            "preset": "micro",
-            "block_size": 128,
-            "batch_size": 4,
-            "lr": 1e-3,
+            "preset": _TARGET,
             "steps": steps,
             "eval_every": steps,
             "seed": seed,
@@ -105,8 +120,15 @@ def make_pair(settings: Settings) -> Pair:
     return Pair(micro_gpt(settings), micro_gpt(replace(settings, preset=_DRAFT)))
 
 
+def draft_steps(settings: Settings) -> int:
+    """Steps of the draft alone, after those of both. They are quick, and what it learnt of a target that was still
+    moving is soon out of date."""
+    return max(1, settings.steps // 4)
+
+
 def train_pair(path: Path, settings: Settings, *, on_step: Callable[[StepRecord], None] = lambda record: None) -> Pair:
-    """Trains a pair on the CPU through aegis's loader and saves it in one checkpoint.
+    """Trains a pair on the CPU through aegis's loader and saves it in one checkpoint: both, then the draft alone.
+    ``on_step`` gets the record of every step, whose loss is the sum of both models'; numbers begin anew for the draft.
 
     Raises:
         OSError, ValueError: as ``aegis train``.
@@ -119,29 +141,44 @@ def train_pair(path: Path, settings: Settings, *, on_step: Callable[[StepRecord]
         lr=settings.lr,
         seed=settings.seed,
         eval_every=settings.eval_every,
+        last=0.0,
     )
-    trainer = Trainer(make_pair(settings), config, vocab_size=settings.vocab_size, device=device)
+    pair = make_pair(settings)
+    if aegis.cpu_isa() == "avx512_bf16":
+        pair.products = torch.bfloat16  # 1.4 times the tokens a second there; elsewhere it is emulated, and slow
+
+    def trainer(steps: int) -> Trainer:
+        setup = replace(config, steps=steps)
+        return Trainer(pair, setup, vocab_size=settings.vocab_size, device=device, optimizer=MuonWithAdamW)
+
+    both = trainer(settings.steps)
     loader = make_loader("aegis", settings, num_workers=1, device=device)
     with loader:  # type: ignore[attr-defined]
-        train(trainer, endless(loader), on_step=on_step)
-        save_checkpoint(path, trainer, asdict(settings), loader.state_dict())  # type: ignore[attr-defined]
-    pair = trainer.model
-    assert isinstance(pair, Pair)
+        batches = endless(loader)
+        train(both, batches, on_step=on_step)
+        pair.target.requires_grad_(False)
+        train(trainer(draft_steps(settings)), batches, on_step=on_step)
+        pair.target.requires_grad_(True)
+        save_checkpoint(path, both, asdict(settings), loader.state_dict())  # type: ignore[attr-defined]
     return pair.eval()
 
 
 def load_pair(path: Path) -> tuple[Pair, Settings]:
-    """What :func:`train_pair` saved.
+    """What :func:`train_pair` saved. Its text is taken to lie beside it, in case both were moved.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: the file is a checkpoint of something else.
+        ValueError: the file is a checkpoint of something else, or of a pair as another version of aegis trains it.
     """
     state = load_checkpoint(path)
-    settings = Settings(**state["settings"])
-    pair = make_pair(settings)
     try:
+        settings = Settings(**state["settings"])
+        pair = make_pair(settings)
         pair.load_state_dict(state["model"])
-    except RuntimeError as error:
-        raise ValueError(f"{path}: expected a target and a draft, got a checkpoint of another model") from error
-    return pair.eval(), settings
+    except (KeyError, RuntimeError, TypeError) as error:
+        of_two = any(name.startswith("draft.") for name in state["model"])
+        got = "a pair of other sizes (remove the file to train anew)" if of_two else "a checkpoint of another model"
+        raise ValueError(f"{path}: expected a target and a draft as this version trains them, got {got}") from error
+    folder = path.resolve().parent
+    data, val_data = (str(folder / Path(name).name) for name in (settings.data, settings.val_data))
+    return pair.eval(), replace(settings, data=data, val_data=val_data)

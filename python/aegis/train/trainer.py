@@ -1,11 +1,11 @@
-"""The training loop: AdamW with warm-up and cosine decay, one measured step at a time."""
+"""The training loop: warm-up and cosine decay, one measured step at a time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from aegis.evidence.chain import IntegrityChain
 from aegis.train.meter import Meter, StepRecord
 from aegis.train.model import parameter_groups
 
-__all__ = ["Batch", "TrainConfig", "Trainer", "endless", "train", "validation_batches"]
+__all__ = ["Batch", "Optimizer", "TrainConfig", "Trainer", "adamw", "endless", "train", "validation_batches"]
 
 Batch = Sequence[Tensor]  # [inputs, targets], each (batch, block_size) int64
 
@@ -24,10 +24,10 @@ class TrainConfig:
     """What shapes the losses, apart from model and data; all of it is kept in checkpoints.
 
     The learning rate rises linearly over the first tenth of the steps (100 at most), then falls along a
-    cosine to a tenth of ``lr``.
+    cosine to ``last`` of ``lr``.
 
     Raises:
-        ValueError: a count below 1 or a rate that is not positive.
+        ValueError: a count below 1, a rate that is not positive, or ``last`` outside [0, 1].
     """
 
     steps: int
@@ -37,6 +37,7 @@ class TrainConfig:
     weight_decay: float = 0.1
     grad_clip: float = 1.0
     eval_every: int = 100
+    last: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "eval_every"):
@@ -44,6 +45,8 @@ class TrainConfig:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if not self.lr > 0.0:
             raise ValueError(f"lr: expected a positive rate, got {self.lr}")
+        if not 0.0 <= self.last <= 1.0:
+            raise ValueError(f"last: expected a share in [0, 1], got {self.last}")
 
     def learning_rate(self, step: int) -> float:
         """The rate of update number ``step``, counted from 0."""
@@ -51,7 +54,23 @@ class TrainConfig:
         if step < warmup:
             return self.lr * (step + 1) / warmup
         done = min(1.0, (step - warmup) / max(1, self.steps - warmup))
-        return self.lr * (0.1 + 0.45 * (1.0 + math.cos(math.pi * done)))
+        return self.lr * (self.last + (1.0 - self.last) * 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
+class Optimizer(Protocol):
+    """What a trainer asks of one."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]: ...
+    def step(self) -> Any: ...
+    def zero_grad(self, set_to_none: bool = True) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    """The optimizer of ``aegis train``."""
+    return torch.optim.AdamW(parameter_groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=True)
 
 
 class Trainer:
@@ -63,6 +82,7 @@ class Trainer:
         validation: batches on the CPU; their mean loss is taken every ``config.eval_every`` steps.
         compile: run the model through ``torch.compile``.
         chain: gets the number and the loss of every step.
+        optimizer: makes that of the model, which is on the device by then.
     """
 
     def __init__(
@@ -75,6 +95,7 @@ class Trainer:
         validation: Sequence[Batch] = (),
         compile: bool = False,
         chain: IntegrityChain | None = None,
+        optimizer: Callable[[nn.Module, TrainConfig], Optimizer] = adamw,
     ) -> None:
         self.model = model.to(device)
         self.config = config
@@ -83,9 +104,7 @@ class Trainer:
         self.validation = validation
         self.chain = chain
         self.records: list[StepRecord] = []
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=True
-        )
+        self.optimizer = optimizer(model, config)
         self._loss: Callable[[Tensor, Tensor], Tensor] = torch.compile(model) if compile else model
         self._meter = Meter()
 

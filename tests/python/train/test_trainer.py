@@ -108,6 +108,8 @@ def test_schedule_rises_linearly_then_falls_to_a_tenth() -> None:
     assert rates[100:] == sorted(rates[100:], reverse=True)
     assert rates[-1] == pytest.approx(0.2, rel=1e-3)
     assert TrainConfig(steps=1, batch_size=1, lr=2.0).learning_rate(0) == 2.0
+    assert TrainConfig(steps=1000, batch_size=1, lr=2.0, last=0.0).learning_rate(1000) == 0.0
+    assert TrainConfig(steps=1000, batch_size=1, lr=2.0, last=1.0).learning_rate(1000) == 2.0
 
 
 def test_validation_windows_are_spread_and_always_the_same() -> None:
