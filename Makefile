@@ -93,7 +93,7 @@ soak: $(STAMP)/build $(STAMP)/deps-demo
 generate: demo/checkpoint.pt $(STAMP)/build $(STAMP)/deps-generate
 	@$(VENV)/bin/python examples/generate.py --checkpoint $< $(ARGS)
 
-# ARGS=... for examples/speculative.py. Trains for a quarter of an hour, once (17 minutes on one core).
+# ARGS=... for examples/speculative.py. Trains once: @TRAIN@.
 speculate: $(STAMP)/build $(STAMP)/deps-generate
 	@$(VENV)/bin/python examples/speculative.py $(ARGS)
 

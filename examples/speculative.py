@@ -57,6 +57,10 @@ def main() -> None:
         "--mode", default="compiled", choices=["eager", "compiled"], help="of all passes (default: compiled)"
     )
     args = parser.parse_args()
+    if args.temperature < 0:
+        parser.error(f"--temperature: expected 0 or more, got {args.temperature}")
+    if args.guesses < 1:
+        parser.error(f"--guesses: expected at least 1, got {args.guesses}")
 
     try:
         pair, settings = trained(args.checkpoint, args.steps)

@@ -17,7 +17,7 @@ from aegis.train.meter import StepRecord
 from aegis.train.model import MicroGPT
 from aegis.train.muon import MuonWithAdamW
 from aegis.train.presets import PRESETS
-from aegis.train.settings import VALIDATION_BATCHES, Settings, make_dataset, make_loader, micro_gpt
+from aegis.train.settings import Settings, make_dataset, make_loader, micro_gpt
 from aegis.train.text import pack_text
 from aegis.train.trainer import TrainConfig, Trainer, endless, train, validation_batches
 
@@ -37,6 +37,8 @@ _TARGET, _DRAFT = "target", "draft"
 """The presets of the two; the settings name the target's and are otherwise of both."""
 STEPS = PRESETS[_TARGET].steps
 """Of training, by default."""
+_BATCHES = 4
+"""Of validation text, to measure how the two agree."""
 
 
 class Pair(nn.Module):
@@ -85,7 +87,7 @@ class Agreement(NamedTuple):
 def agreement(pair: Pair, settings: Settings, *, temperature: float = 1.0) -> Agreement:
     """Measures a pair on the validation text of its settings: seconds. The temperature is that of the overlap."""
     sums = torch.zeros(3, dtype=torch.float64)
-    batches = validation_batches(make_dataset(settings.val_data, settings), settings.batch_size, VALIDATION_BATCHES)
+    batches = validation_batches(make_dataset(settings.val_data, settings), settings.batch_size, _BATCHES)
     for inputs, targets in batches:
         target, draft = pair.target(inputs), pair.draft(inputs)
         shared = torch.minimum((target / temperature).softmax(2), (draft / temperature).softmax(2)).sum(2)
@@ -168,7 +170,7 @@ def load_pair(path: Path) -> tuple[Pair, Settings]:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: the file is a checkpoint of something else, or of a pair as another version of aegis trains it.
+        ValueError: the file is a checkpoint of something else, or of a pair of other sizes.
     """
     state = load_checkpoint(path)
     try:
