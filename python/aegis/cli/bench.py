@@ -148,9 +148,8 @@ def _figures(times: _Times, tokens: int) -> _Figures:
 
 
 def _print(args: argparse.Namespace, figures: dict[str, _Figures], batches: int) -> None:
-    print(
-        f"{_TURNS} x {batches} batches of {args.batch_size} x {args.block_size} tokens, the first {min(batches, _COMPARED)} equal"
-    )
+    compared = min(batches, _COMPARED)
+    print(f"{_TURNS} x {batches} batches of {args.batch_size} x {args.block_size} tokens, the first {compared} equal")
     print(f"{'':28}{'tokens/s':>16}{'median us':>12}{'p99 us':>12}{'first, ms':>12}")
     for name, row in figures.items():
         print(
