@@ -95,9 +95,9 @@ TEST_P(TokenProbabilitiesTest, EveryFilter_BFloat16) { every_filter<BFloat16>();
 
 /// Ties that end in a group, block and element that is not the first.
 TEST_P(TokenProbabilitiesTest, TiesEndAnywhere_case24) {
-  for (float top_k : {3.0f, 300.0f, 8500.0f}) {
+  for (float top_k : {300.0f, 7500.0f}) {
     int64_t i = 0;
-    Batch<float> batch(1, 10'000, 0, {1, top_k, 1, 0}, [&] { return i++ % 9 ? 1.0f : 0.0f; });
+    Batch<float> batch(1, 8500, 0, {1, top_k, 1, 0}, [&] { return i++ % 9 ? 1.0f : 0.0f; });
     batch.expect_same();
   }
 }

@@ -51,14 +51,16 @@ def accept_by_ratio(target: Tensor, draft: Tensor, guesses: Tensor, state: Tenso
 
     rows = torch.arange(batch, device=guesses.device)
     all_kept = kept == count
-    last = target[rows, kept]
-    rest = (last - draft[rows, kept.clamp(max=count - 1)]).clamp_(min=0)
+    last = target.flatten(0, 1).index_select(0, rows * (count + 1) + kept)
+    rest = draft.flatten(0, 1).index_select(0, rows * count + kept.clamp(max=count - 1))
+    rest.mul_(~all_kept[:, None])
+    torch.sub(last, rest, out=rest).clamp_(min=0)
     # p and q that differ by rounding alone leave nothing
-    plain = all_kept | (rest.sum(1) == 0)
+    rest.addcmul_(last, (rest.amax(1, keepdim=True) == 0).float())
     states = state.clone()
     states[:, 2] += kept
     states[:, 3] = torch.where(all_kept, int(Domain.BONUS), int(Domain.RESIDUAL))
-    return kept, draw(torch.where(plain[:, None], last, rest), states)
+    return kept, draw(rest, states)
 
 
 def _run(good: Tensor, counts: Tensor) -> Tensor:

@@ -24,17 +24,27 @@ class Domain(IntEnum):
 
 
 _PLAIN = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+_NEVER = 2.0**-110
+"""Of the largest chance: what aegis.ops.sample takes for 0, which it does below 2**-100."""
 
 
 def draw(distribution: Tensor, state: Tensor) -> Tensor:
-    """(rows,) int64: a token from each row of a (rows, vocabulary) distribution; state (rows, 4) names the number."""
-    tokens, _, _ = torch.ops.aegis.sample(distribution.log(), _PLAIN.to(distribution.device), state.contiguous())
-    return tokens  # type: ignore[no-any-return]
+    """(rows,) int64: a token from each row of a (rows, vocabulary) distribution; state (rows, 4) names the number.
+
+    A row need not sum to 1. What is 0 is never drawn."""
+    # On CPUs, a logarithm of 0 takes ten times and more what one of another number does, and most chances are 0.
+    never = distribution.amax(1, keepdim=True) * _NEVER
+    return _draw(distribution.clamp(min=never).log_(), state)
 
 
 def coins(chances: Tensor, state: Tensor) -> Tensor:
     """(rows,) bool: True with these chances; never for 0, always for 1."""
-    return draw(torch.stack([1 - chances, chances], 1), state).bool()
+    return _draw(torch.stack([1 - chances, chances], 1).log(), state).bool()
+
+
+def _draw(scores: Tensor, state: Tensor) -> Tensor:
+    tokens, _, _ = torch.ops.aegis.sample(scores, _PLAIN.to(scores.device), state.contiguous())
+    return tokens  # type: ignore[no-any-return]
 
 
 class Ahead(NamedTuple):
