@@ -23,7 +23,8 @@ class Domain(IntEnum):
     BONUS = 4
 
 
-_PLAIN = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+_PLAIN = {torch.device("cpu"): torch.tensor([[1.0, 0.0, 1.0, 0.0]])}
+"""Settings without limits, on each device that has drawn: a copy in every draw would wait for the GPU."""
 _NEVER = 2.0**-110
 """Of the largest chance: what aegis.ops.sample takes for 0, which it does below 2**-100."""
 
@@ -43,7 +44,10 @@ def coins(chances: Tensor, state: Tensor) -> Tensor:
 
 
 def _draw(scores: Tensor, state: Tensor) -> Tensor:
-    tokens, _, _ = torch.ops.aegis.sample(scores, _PLAIN.to(scores.device), state.contiguous())
+    if scores.device not in _PLAIN:
+        with torch.inference_mode(False):
+            _PLAIN[scores.device] = _PLAIN[torch.device("cpu")].to(scores.device)
+    tokens, _, _ = torch.ops.aegis.sample(scores, _PLAIN[scores.device], state.contiguous())
     return tokens  # type: ignore[no-any-return]
 
 

@@ -34,6 +34,12 @@ def test_draws_are_those_of_the_logarithms_and_never_of_chance_0(scale):
     assert len(tokens.unique()) > 10
 
 
+def test_a_compiled_draw_is_the_same():
+    rows = torch.rand(3, 50, generator=torch.Generator().manual_seed(2)).round(decimals=1)
+    compiled = torch.compile(draw, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(rows, named(3)), draw(rows, named(3)))
+
+
 def test_coins_never_fall_for_0_and_always_for_1():
     chances = torch.tensor([0.0, 1.0, 0.5]).repeat(1000)
     heads = coins(chances, named(3000)).view(1000, 3).sum(0)
