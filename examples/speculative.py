@@ -76,6 +76,8 @@ def main() -> None:
     describe(args.checkpoint, pair, settings, args.temperature)
 
     target, draft = to_transformers(pair.target), to_transformers(pair.draft)
+    # With room for guesses behind the last token all passes are whole ones; what a model has no positions for is none.
+    room = min(room + args.guesses, positions)
     runners = {
         "aegis.generate": aegis.CUDAGraphFastRunner(target, max_cache_len=room, mode=args.mode),
         "with the draft": aegis.SpeculativeFastRunner(target, draft, args.guesses, max_cache_len=room, mode=args.mode),

@@ -53,7 +53,7 @@ class Practised(ModelDraft):
     each position with a given chance it knows the target's own token, and guesses another otherwise."""
 
     def __init__(self, draft: ModelDraft, text: Tensor, chance: float) -> None:
-        super().__init__(draft.decoder, draft.law)
+        super().__init__(draft.decoder, draft.law, draft.compiled)
         wrong = torch.rand(text.shape, generator=torch.Generator().manual_seed(8)) >= chance
         self.guesses = (text + wrong) % VOCABULARY
 
@@ -128,7 +128,7 @@ def of_a_trained_pair(table: Table, quick: bool) -> None:
     target, draft = to_transformers(pair.target), to_transformers(pair.draft)
     size, whole = (sum(p.numel() for p in model.parameters()) for model in (pair.draft, pair.target))
     texts = prompts(text, 2 if quick else 6)
-    new = settings.block_size - PROMPT
+    new = settings.block_size - PROMPT - GUESSES  # with room for guesses behind the last token
     for mode in ("eager",) if quick else ("eager", "compiled"):
         runners = {
             "plain": aegis.CUDAGraphFastRunner(target, max_cache_len=settings.block_size, mode=mode),

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from aegis.decode.law import Domain, coins, draw
 
-__all__ = ["accept_by_ratio", "accept_equal"]
+__all__ = ["Verified", "accept_by_ratio", "accept_equal"]
+
+
+class Verified(NamedTuple):
+    """What a pass brought to each row of a range; the text holds it."""
+
+    fresh: Tensor
+    """(b, longest path + 1) int64: the guesses kept, and the token behind them."""
+    tokens: list[list[int]]
+    """The same on the host."""
+    kept: list[int]
+    """How many guesses."""
+    proposed: list[int]
+    """How many could have been: the longest path of guesses."""
+    nodes: list[int]
+    """How many guesses were verified."""
 
 
 def accept_equal(picked: Tensor, guesses: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,7 +43,9 @@ def accept_equal(picked: Tensor, guesses: Tensor, counts: Tensor) -> tuple[Tenso
     return kept, picked.gather(1, kept[:, None])[:, 0]
 
 
-def accept_by_ratio(target: Tensor, draft: Tensor, guesses: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def accept_by_ratio(
+    target: Tensor, draft: Tensor, guesses: Tensor, state: Tensor, counts: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Keeps a guess with the chance min(1, p/q), and draws what follows the last one kept from max(p - q, 0), or, where
     all are kept, from the target's next distribution. What comes out is distributed as the target's.
 
@@ -35,6 +54,7 @@ def accept_by_ratio(target: Tensor, draft: Tensor, guesses: Tensor, state: Tenso
         draft: (b, k, V) float32, q that each guess was drawn from.
         guesses: (b, k) int64, k of at least 1.
         state: (b, 4), names the random numbers of the first position.
+        counts: (b,) int64, how many of the guesses count, at least 1; without, all.
 
     Returns:
         As :func:`accept_equal`.
@@ -47,10 +67,11 @@ def accept_by_ratio(target: Tensor, draft: Tensor, guesses: Tensor, state: Tenso
     states[:, :, 2] += torch.arange(count, device=state.device)
     states[:, :, 3] = Domain.ACCEPT
     accepted = coins(chances.reshape(-1), states.view(-1, 4)).view(batch, count)
-    kept = _run(accepted, torch.full_like(guesses[:, 0], count))
+    counts = torch.full_like(guesses[:, 0], count) if counts is None else counts
+    kept = _run(accepted, counts)
 
     rows = torch.arange(batch, device=guesses.device)
-    all_kept = kept == count
+    all_kept = kept == counts
     last = target.flatten(0, 1).index_select(0, rows * (count + 1) + kept)
     rest = draft.flatten(0, 1).index_select(0, rows * count + kept.clamp(max=count - 1))
     rest.mul_(~all_kept[:, None])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aegis.decode.cache import SlottedStaticCache
-from aegis.decode.compiled_pass import CompiledPasses
+from aegis.decode.compiled_pass import CompiledPasses, StaticPass
 from aegis.decode.huggingface import cache_argument, forward_arguments
 from aegis.decode.paged_cache import PagedKVCache
 from aegis.decode.runner import CUDAGraphFastRunner
@@ -55,8 +55,11 @@ class BlockDecoder:
         self.cache = self.runner.cache
         self._cache_argument = cache_argument(model)
         self._arguments = forward_arguments(model)
+        self.static_pass = StaticPass(model, self.cache)
+        self._compiled = CompiledPasses(self.static_pass, compiled) if compiled else None
         self._padding: Tensor | None = None
-        self._compiled = CompiledPasses(model, self.cache, compiled) if compiled else None
+        with torch.inference_mode(False):
+            self._none = torch.zeros(rows, dtype=torch.int64, device=model.device)
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int, history: Tensor | None) -> Tensor:
         """As :meth:`CUDAGraphFastRunner.prefill`; the tokens are a view that the next call overwrites."""
@@ -65,16 +68,21 @@ class BlockDecoder:
         self._padding = padding if padding is not None and bool(padding.any()) else None
         return tokens
 
-    def feed(self, tokens: Tensor, first: int, tree: TreePass | None = None) -> Tensor:
+    @property
+    def padding(self) -> Tensor:
+        """(rows,) int64: how many tokens at the beginning of each row are none."""
+        return self._none if self._padding is None else self._padding
+
+    def feed(self, tokens: Tensor, first: int, tree: TreePass | None = None, *, eager: bool = False) -> Tensor:
         """Feeds (b, n) tokens to rows first, ..., first + b - 1 and returns logits (b, n, V) for what follows each.
-        They follow one another, or are of a tree.
+        They follow one another, or are of a tree. ``eager`` compiles nothing for them.
 
         Raises:
             ValueError: a row has no room; nothing has been written.
         """
         batch, count = tokens.shape
-        if tree is None and self._compiled is not None and self._compiled.takes(tokens):
-            return self._compiled.feed(tokens, self._padding)
+        if tree is None and not eager and self._compiled is not None and self._compiled.takes(first, tokens):
+            return self._compiled.feed(tokens, self.padding)
         with self._only(first, batch), nullcontext() if tree is None else self.cache.tree_pass(tree):
             padding = None if self._padding is None else self._padding[first : first + batch]
             if tree is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import torch
@@ -12,7 +12,7 @@ from aegis.decode.cache import SlottedStaticCache
 from aegis.decode.graph import compiled
 from aegis.decode.huggingface import cache_argument, forward_arguments
 
-__all__ = ["CompiledPasses", "checked_mode"]
+__all__ = ["CompiledPasses", "StaticPass", "checked_mode"]
 
 
 def checked_mode(mode: str, *, eager: bool) -> Literal["eager", "compiled"]:
@@ -28,49 +28,22 @@ def checked_mode(mode: str, *, eager: bool) -> Literal["eager", "compiled"]:
     return "compiled" if mode == "compiled" else "eager"
 
 
-class CompiledPasses:
-    """Passes over all rows of a cache, compiled once for each number of tokens asked for.
+class StaticPass:
+    """A forward pass over all rows of a cache in which every number that changes is a tensor's: to be compiled.
 
-    What Python does around the kernels is gone: for small models that is most of a pass. Positions and ranges of the
-    cache are computed from its lengths inside what is compiled, so that one compilation serves everywhere in a text.
-
-    Args:
-        sizes: numbers of tokens in a pass, each of which takes seconds to compile, when it first comes.
+    Positions and ranges of the cache are computed from its lengths, so that one compilation serves everywhere in a
+    text. The caller brackets it with ``cache.step``.
     """
 
-    def __init__(self, model: Any, cache: SlottedStaticCache, sizes: Collection[int]) -> None:
+    def __init__(self, model: Any, cache: SlottedStaticCache) -> None:
         self.model = model
         self.cache = cache
-        self.sizes = frozenset(sizes)
         self._cache_argument = cache_argument(model)
         self._arguments = forward_arguments(model)
-        self._compiled: dict[int, Any] = {}
-        with torch.inference_mode(False):
-            self._none = torch.zeros(cache.batch_size, dtype=torch.int64, device=model.device)
 
-    def takes(self, tokens: Tensor) -> bool:
-        """Whether such a pass is one of these: of a size asked for, over all rows."""
-        batch, count = tokens.shape
-        every = list(range(self.cache.batch_size))
-        return count in self.sizes and batch == len(every) and self.cache.rows_in_use == every
-
-    def feed(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
-        """Feeds (rows, n) tokens and returns logits (rows, n, V), fresh.
-
-        Args:
-            padding: (rows,) int64, how many tokens at the beginning of each row are none; None where all are.
-
-        Raises:
-            ValueError: a row has no room; nothing has been written.
-        """
-        count = tokens.shape[1]
-        if count not in self._compiled:
-            self._compiled[count] = compiled(self._forward)
-        with self.cache.step(count, len(tokens)):
-            logits: Tensor = self._compiled[count](tokens, self._none if padding is None else padding)
-        return logits
-
-    def _forward(self, tokens: Tensor, padding: Tensor) -> Tensor:
+    def __call__(self, tokens: Tensor, padding: Tensor, keep: int) -> Tensor:
+        """Logits (rows, keep, V) behind the last ``keep`` of (rows, n) tokens; padding is (rows,) int64, how many
+        tokens at the beginning of each row are none."""
         batch, count = tokens.shape
         positions = self.cache.position_ids(count, batch)
         arguments: dict[str, Any] = {
@@ -81,8 +54,48 @@ class CompiledPasses:
             "use_cache": True,
         }
         if "logits_to_keep" in self._arguments:
-            arguments["logits_to_keep"] = count
+            arguments["logits_to_keep"] = keep
         if "cache_position" in self._arguments:  # transformers 4
             arguments["cache_position"] = positions[0]
-        logits: Tensor = self.model(**arguments).logits[:, -count:]
+        logits: Tensor = self.model(**arguments).logits[:, -keep:]
         return logits.float() if logits.dtype == torch.float64 else logits
+
+    def goes_over(self, first: int, batch: int) -> bool:
+        """Whether rows first, first + 1, ... of a batch are all that the cache has, and in use."""
+        every = list(range(self.cache.batch_size))
+        return first == 0 and batch == len(every) and self.cache.rows_in_use == every
+
+
+class CompiledPasses:
+    """Passes over all rows of a cache, compiled once for each number of tokens asked for.
+
+    What Python does around the kernels is gone: for small models that is most of a pass.
+
+    Args:
+        sizes: numbers of tokens in a pass, each of which takes seconds to compile, when it first comes.
+    """
+
+    def __init__(self, forward: StaticPass, sizes: Collection[int]) -> None:
+        self.sizes = frozenset(sizes)
+        self._forward = forward
+        self._compiled: dict[int, Callable[..., Tensor]] = {}
+
+    def takes(self, first: int, tokens: Tensor) -> bool:
+        """Whether such a pass is one of these: of a size asked for, over all rows."""
+        batch, count = tokens.shape
+        return count in self.sizes and self._forward.goes_over(first, batch)
+
+    def feed(self, tokens: Tensor, padding: Tensor) -> Tensor:
+        """Feeds (rows, n) tokens and returns logits (rows, n, V), fresh.
+
+        Args:
+            padding: (rows,) int64, how many tokens at the beginning of each row are none.
+
+        Raises:
+            ValueError: a row has no room; nothing has been written.
+        """
+        batch, count = tokens.shape
+        if count not in self._compiled:
+            self._compiled[count] = compiled(lambda tokens, padding: self._forward(tokens, padding, count))
+        with self._forward.cache.step(count, batch):
+            return self._compiled[count](tokens, padding)

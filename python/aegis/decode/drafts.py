@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from aegis.decode.block_decoder import BlockDecoder
+from aegis.decode.compiled_round import CompiledGuesses
 from aegis.decode.law import Domain, Law, draw
 
 __all__ = ["Draft", "EarlyExit", "ModelDraft", "PromptLookup", "PromptLookupDraft", "Proposal", "first_layers"]
@@ -97,11 +98,13 @@ class Draft(Protocol):
 
 
 class ModelDraft:
-    """A language model that guesses. It is fed what it has not seen, one or two tokens, and then its own guesses."""
+    """A language model that guesses. It is fed what it has not seen, one or two tokens, and then its own guesses; or
+    ``compiled`` does that where it can."""
 
-    def __init__(self, decoder: BlockDecoder, law: Law) -> None:
+    def __init__(self, decoder: BlockDecoder, law: Law, compiled: CompiledGuesses | None = None) -> None:
         self.decoder = decoder
         self.law = law
+        self.compiled = compiled
         self.before_pass: Callable[[], object] | None = None
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int) -> None:
@@ -120,6 +123,10 @@ class ModelDraft:
 
     def propose(self, count: int, first: int, text: Tensor, lengths: list[int], state: Tensor) -> Proposal:
         batch = len(lengths)
+        if self.compiled is not None and count == self.compiled.count and self.compiled.takes(self.law, first, batch):
+            guesses = self.compiled.guess(self.law, text, lengths, state)
+            if guesses is not None:
+                return Proposal(guesses[0], [count] * batch, guesses[1])
         logits = self.catch_up(first, text, lengths)
         ends = torch.tensor(lengths, device=text.device)
         own = text[first : first + batch]
@@ -143,6 +150,8 @@ class ModelDraft:
     def _feed(self, tokens: Tensor, first: int) -> Tensor:
         if self.before_pass is not None:
             self.before_pass()
+        if self.compiled is not None and self.compiled.alone and self.law.by_tensors:
+            return self.decoder.feed(tokens, first, eager=True)
         return self.decoder.feed(tokens, first)
 
     def _pick(

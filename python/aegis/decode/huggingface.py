@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["ATTENTION", "aegis_attention", "cache_argument", "check_model", "forward_arguments"]
+__all__ = ["ATTENTION", "aegis_attention", "cache_argument", "check_model", "forward_arguments", "longest_text"]
 
 ATTENTION = "aegis"
 """The name under which the attention and mask functions are registered."""
@@ -42,6 +42,14 @@ def check_model(model: Any) -> None:
             f"model: expected one whose attention goes through transformers' AttentionInterface, which that of {kind} "
             "does not; model.generate still takes it"
         )
+
+
+def longest_text(config: Any) -> int:
+    """The tokens that a model of this configuration was made for. Raises ValueError where it does not say."""
+    length: int | None = getattr(config, "max_position_embeddings", None)
+    if length is None:
+        raise ValueError("max_cache_len: expected a number, since the target's configuration has none")
+    return length
 
 
 @contextmanager

@@ -60,6 +60,15 @@ class Ahead(NamedTuple):
     """(b, n, columns) int64: what lies between; of meaning up to ``steps``. None where nobody needs_text."""
 
 
+class Tables(NamedTuple):
+    """What a law computes with where it needs no text."""
+
+    settings: Tensor
+    """(1 or rows, 4) float32: temperature, top_k, top_p, min_p."""
+    bias: Tensor | None
+    """(V,) float32, which is added to logits."""
+
+
 class Law:
     """A sampler, and the logits processors before it.
 
@@ -70,22 +79,28 @@ class Law:
     def __init__(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
         self.processors = tuple(sampler.processors) if isinstance(sampler, ProcessedSampler) else ()
         self.sampler = sampler.sampler if isinstance(sampler, ProcessedSampler) else sampler
+        self.greedy = self.sampler.greedy
+        self.needs_text = bool(self.processors) or self.sampler.needs_history
+        """Whether what came before matters to more than the model."""
+        self.plain = not self.processors and not self.sampler.adjusts
+        """Whether nothing but logits decides."""
         self._spread: dict[tuple[int, int, int], FusedLogitsSampler] = {}
+        self._tables: dict[tuple[int, int, torch.device], Tables] = {}
         self._prompt_length: int | None = None
 
     @property
-    def greedy(self) -> bool:
-        return self.sampler.greedy
+    def by_tensors(self) -> bool:
+        """Whether :meth:`tables` and ``sampler.keep_ties`` say all of it."""
+        return not self.needs_text and not self.sampler.strict
 
-    @property
-    def needs_text(self) -> bool:
-        """Whether what came before matters to more than the model."""
-        return bool(self.processors) or self.sampler.needs_history
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing but logits decides."""
-        return not self.processors and not self.sampler.adjusts
+    def tables(self, rows: int, vocabulary: int, device: torch.device) -> Tables:
+        """For a batch of so many rows."""
+        key = rows, vocabulary, device
+        if key not in self._tables:
+            sampler = self._spread_over(0, rows, 1)
+            sampler.prepare(rows, vocabulary, device)
+            self._tables[key] = Tables(*sampler.tables)
+        return self._tables[key]
 
     def begin(self, prompt_length: int) -> None:
         """A new text: what was generated begins behind so many tokens."""
@@ -128,12 +143,7 @@ class Law:
         self, logits: Tensor, first: int, text: Tensor, lengths: Tensor, ahead: Ahead | None
     ) -> tuple[FusedLogitsSampler, Tensor, Tensor | None]:
         batch, count, vocabulary = logits.shape
-        key = first, batch, count
-        if key not in self._spread:
-            rows = [row for row in range(first, first + batch) for _ in range(count)]
-            self._spread[key] = self.sampler.for_rows(rows)
-            self._spread[key].prompt_length = self._prompt_length
-        sampler = self._spread[key]
+        sampler = self._spread_over(first, batch, count)
         sampler.prepare(batch * count, vocabulary, logits.device)
         scores = logits.reshape(-1, vocabulary)
         if not self.needs_text:
@@ -151,6 +161,15 @@ class Law:
             return sampler, scores, None
         columns = torch.arange(own.shape[1], device=own.device)
         return sampler, scores, torch.where(columns < ends[:, None], own, -1)  # no token: penalties pass it over
+
+    def _spread_over(self, first: int, batch: int, count: int) -> FusedLogitsSampler:
+        """The sampler for ``count`` positions of each of these rows."""
+        key = first, batch, count
+        if key not in self._spread:
+            rows = [row for row in range(first, first + batch) for _ in range(count)]
+            self._spread[key] = self.sampler.for_rows(rows)
+            self._spread[key].prompt_length = self._prompt_length
+        return self._spread[key]
 
     def _processed(self, scores: Tensor, count: int, first: int, rows: int, own: Tensor, ends: list[int]) -> Tensor:
         """One call for each position: their texts differ in length. A processor may look at the number of a row, so the

@@ -235,6 +235,12 @@ class FusedLogitsSampler:
         return other
 
     @property
+    def tables(self) -> tuple[Tensor, Tensor | None]:
+        """After :meth:`prepare`: temperature, top_k, top_p and min_p, (1 or batch, 4) float32, and what is added to the
+        logits, (vocabulary,) float32 or None. To be read."""
+        return self._settings, self._bias_vector if self._bias else None
+
+    @property
     def greedy(self) -> bool:
         """Whether every row takes its largest score."""
         return bool((self._cpu_settings[:, 0] <= 0).all())

@@ -10,19 +10,20 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from aegis.decode.accept import accept_by_ratio, accept_equal
+from aegis.decode.accept import Verified, accept_by_ratio, accept_equal
 from aegis.decode.block_decoder import BlockDecoder
 from aegis.decode.compiled_pass import checked_mode
+from aegis.decode.compiled_round import MOST_GUESSES, CompiledGuesses, CompiledVerdicts
 from aegis.decode.draft_length import DraftLength
 from aegis.decode.drafts import Draft, EarlyExit, ModelDraft, PromptLookup, PromptLookupDraft, first_layers
-from aegis.decode.huggingface import check_model
+from aegis.decode.huggingface import check_model, longest_text
 from aegis.decode.law import Law
 from aegis.decode.overlap import OverlappedDraft
 from aegis.decode.runner import PREFILL_CHUNK
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 from aegis.decode.speculative_stats import SpeculativeStats
-from aegis.decode.stopping import end_tokens
-from aegis.decode.tree_verify import TreeVerifier, Verified
+from aegis.decode.stopping import end_tokens, until_end
+from aegis.decode.tree_verify import TreeVerifier
 from aegis.decode.trees import TokenTree, as_tree
 
 __all__ = ["SpeculativeFastRunner", "Step"]
@@ -76,10 +77,9 @@ class SpeculativeFastRunner:
             Logits processors that both sample with are called by both threads. Only on a CPU; it gains where the
             target leaves cores and memory bandwidth unused, and loses where it does not.
         paged: whether the caches, of the target and of a draft model, are :class:`~aegis.PagedKVCache`.
-        mode: ``"eager"`` (default), or ``"compiled"``: passes of both models over all rows go through
-            ``torch.compile``, as those of CUDAGraphFastRunner do. The first of each size compiles, which takes seconds
-            to tens of seconds; keep the runner. Where the number of guesses does not vary, shorter passes, at the end
-            of a text, stay eager. Not with a tree, overlap or pages.
+        mode: ``"eager"`` (default), or ``"compiled"``: all guesses of a pass, and the target's verdict on them, are one
+            function each, through ``torch.compile``. First calls compile, for tens of seconds; keep the runner. See the
+            guide for what stays eager or needs another compilation. Not with a tree, overlap or pages.
 
     Raises:
         ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess; a tree
@@ -118,10 +118,7 @@ class SpeculativeFastRunner:
                 raise ValueError(f"{name}: expected a FusedLogitsSampler, alone or after processors, got {given!r}")
         self.mode = checked_mode(mode, eager=overlap or paged or tree is not None)
         config = target.config.get_text_config(decoder=True)
-        if max_cache_len is None:
-            max_cache_len = getattr(config, "max_position_embeddings", None)
-            if max_cache_len is None:
-                raise ValueError("max_cache_len: expected a number, since the target's configuration has none")
+        max_cache_len = longest_text(config) if max_cache_len is None else max_cache_len
         shape = None if tree is None else as_tree(tree)
         if shape is not None:
             num_speculative_tokens = shape.max_depth
@@ -138,9 +135,10 @@ class SpeculativeFastRunner:
         sizes = range(1 if varies else nodes + 1, nodes + 2) if self.mode == "compiled" else ()
         self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler, paged=paged, compiled=sizes)
         self._law = Law(self._decoder.runner.sampler)
+        self._verdicts = CompiledVerdicts(self._decoder, nodes) if self.mode == "compiled" else None
         self._draft_sampler = draft_sampler
         # A draft that works ahead takes back up to two blocks.
-        self._draft, cost = self._made(draft, batch_size, max_cache_len, 2 * nodes + 2, paged)
+        self._draft, cost = self._made(draft, batch_size, max_cache_len, 2 * nodes + 2, paged, adaptive)
         self._tree = None if shape is None else TreeVerifier(shape, self._decoder, self._draft)
         self._length = DraftLength(num_speculative_tokens, cost, adaptive=adaptive)
         self._overlapped: OverlappedDraft | None = None
@@ -149,18 +147,20 @@ class SpeculativeFastRunner:
                 self._draft, self._length, batch_size, num_speculative_tokens, max_cache_len
             )
             self._draft = self._overlapped
-        self._ends = end_tokens(eos_token_id).to(target.device)
+        self._ends = frozenset(end_tokens(eos_token_id).tolist())
         self._stats = SpeculativeStats()
         self._stack: ExitStack | None = None
+        size = batch_size, max_cache_len + num_speculative_tokens + 2
         with torch.inference_mode(False):
-            columns = max_cache_len + num_speculative_tokens + 2
-            self._text_memory = torch.zeros(batch_size, columns, dtype=torch.int64, device=target.device)
+            self._text_memory = torch.zeros(size, dtype=torch.int64, device=target.device)
         self._text = self._text_memory  # of the rows of the batch
         self._lengths: list[int] = []  # of each row's text; its last token has not been fed
         self._ended: list[bool] = []
         self._retired: dict[int, Tensor] = {}  # texts of rows whose place in the cache serves as filling
 
-    def _made(self, draft: Any, rows: int, max_cache_len: int, rollback: int, paged: bool) -> tuple[Draft, float]:
+    def _made(
+        self, draft: Any, rows: int, max_cache_len: int, rollback: int, paged: bool, adaptive: bool
+    ) -> tuple[Draft, float]:
         """The draft, and what one of its guesses costs beside a pass of the target."""
         if draft is None or isinstance(draft, PromptLookup):
             return PromptLookupDraft(draft or PromptLookup()), 0.0
@@ -178,7 +178,9 @@ class SpeculativeFastRunner:
         if model.device != self.model.device:
             raise ValueError(f"draft: expected a model on {self.model.device}, as the target, got {model.device}")
         size, whole = (sum(p.numel() for p in m.parameters()) for m in (model, self.model))
-        return ModelDraft(decoder, self._draft_law()), size / max(whole, 1)
+        at_once = self.mode == "compiled" and (count := self.num_speculative_tokens) <= MOST_GUESSES
+        compiled = CompiledGuesses(decoder, count, alone=not adaptive) if at_once else None
+        return ModelDraft(decoder, self._draft_law(), compiled), size / max(whole, 1)
 
     def _draft_law(self) -> Law:
         if self._draft_sampler is not None:
@@ -242,7 +244,7 @@ class SpeculativeFastRunner:
         self._text[:, :length] = input_ids
         self._text[:, length] = tokens
         self._lengths = [length + 1] * rows
-        self._ended = torch.isin(tokens, self._ends).tolist()
+        self._ended = [token in self._ends for token in tokens.tolist()]
         return tokens.clone()
 
     @torch.no_grad()
@@ -293,8 +295,8 @@ class SpeculativeFastRunner:
             verified = self._tree.run(self._law, guesses, first, self._text, lengths, state, clock)
         if verified is None:
             verified = self._in_line(guesses, first, lengths, state, clock)
-        fresh, kept, proposed, nodes = verified
-        counts, met = self._until_end(fresh, kept + 1)
+        fresh, tokens, kept, proposed, nodes = verified
+        counts, met = until_end(tokens, kept, self._ends)
         counts = [0 if gone else n for n, gone in zip(counts, ended, strict=True)]
         lengths = [1 if gone else length + n for length, n, gone in zip(lengths, counts, ended, strict=True)]
         self._settle(first, lengths)
@@ -304,19 +306,29 @@ class SpeculativeFastRunner:
                 self._lengths[row], self._ended[row] = length, now
         clock.append(time.perf_counter())
 
-        kept_counts = [(c, k) for c, k, gone in zip(proposed, kept.tolist(), ended, strict=True) if not gone]
-        self._length.note(kept_counts)
-        self._stats.note(
-            kept_counts, sum(n for n, gone in zip(nodes, ended, strict=True) if not gone), sum(counts), clock
-        )
-        tokens = torch.zeros(len(self._lengths), fresh.shape[1], dtype=torch.int64, device=state.device)
-        tokens[first:stop] = fresh
-        return tokens, counts
+        noted = [row for row in zip(proposed, kept, nodes, ended, strict=True) if not row[3]]
+        self._length.note([row[:2] for row in noted])
+        self._stats.note([row[:2] for row in noted], sum(row[2] for row in noted), sum(counts), clock)
+        if len(rows) < len(self._lengths):
+            fresh = torch.nn.functional.pad(fresh, (0, 0, first, len(self._lengths) - stop))
+        return fresh, counts
 
     def _in_line(self, guesses: int, first: int, lengths: list[int], state: Tensor, clock: list[float]) -> Verified:
         """A pass over guesses that follow one another."""
-        proposal = self._draft.propose(guesses, first, self._text, lengths, state)
+        verdicts, whole = self._verdicts, guesses
+        if guesses == 0 or (verdicts is not None and not verdicts.takes(self._law, first, len(lengths))):
+            verdicts = None
+        if verdicts is not None and isinstance(self._draft, ModelDraft) and self._length.now == verdicts.count:
+            # Where fewer may be kept than there is room for, what is compiled guesses and verifies as many as ever.
+            whole = verdicts.count if max(lengths) + verdicts.count <= self.cache.max_cache_len else guesses
+        proposal = self._draft.propose(whole, first, self._text, lengths, state)
         clock.append(time.perf_counter())
+
+        if verdicts is not None and min(proposal.counts) == verdicts.count:
+            guessed = proposal.tokens, proposal.probabilities
+            verified = verdicts.verify(self._law, self._text, *guessed, guesses, state)
+            clock.append(time.perf_counter())
+            return verified
 
         count = proposal.tokens.shape[1]
         ends = torch.tensor(lengths, device=state.device)
@@ -333,21 +345,13 @@ class SpeculativeFastRunner:
             picked = self._law.pick(logits, first, state, self._text, ends)
             kept, following = accept_equal(picked, proposal.tokens, torch.tensor(proposal.counts, device=state.device))
         own.scatter_(1, ends[:, None] + kept[:, None], following[:, None])
-        return Verified(own.gather(1, span + 1), kept, proposal.counts, proposal.counts)
+        fresh = own.gather(1, span + 1)
+        return Verified(fresh, fresh.tolist(), kept.tolist(), proposal.counts, proposal.counts)
 
     def _settle(self, first: int, lengths: list[int]) -> None:
         """Takes back what the models hold of texts beyond these lengths; the last token of each has not been fed."""
         self._decoder.keep(first, [length - 1 for length in lengths])
         self._draft.settle(first, lengths)
-
-    def _until_end(self, fresh: Tensor, counts: Tensor) -> tuple[list[int], list[bool]]:
-        """How many of each row's new tokens there are up to its first end token, and whether it met one."""
-        if not len(self._ends):
-            return counts.tolist(), [False] * len(counts)
-        columns = torch.arange(fresh.shape[1], device=fresh.device)
-        ends = torch.isin(fresh, self._ends) & (columns < counts[:, None])
-        until = torch.where(ends, columns + 1, counts[:, None]).amin(1)
-        return until.tolist(), ends.any(1).tolist()
 
     def end(self, row: int, length: int | None = None) -> None:
         """No more tokens for this row; those beyond ``length`` are taken back.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Stopping", "end_tokens"]
+__all__ = ["Stopping", "end_tokens", "until_end"]
 
 
 class Stopping:
@@ -122,3 +122,16 @@ def end_tokens(tokens: int | Sequence[int] | None) -> Tensor:
         return torch.tensor([operator.index(token) for token in (() if tokens is None else tokens)], dtype=torch.int64)
     except TypeError:
         raise TypeError(f"eos_token_id: expected a token or several, got {tokens!r}") from None
+
+
+def until_end(
+    tokens: Sequence[Sequence[int]], kept: Sequence[int], ends: Collection[int]
+) -> tuple[list[int], list[bool]]:
+    """Of each row, whose first ``kept`` + 1 tokens are new: how many these are up to the first end token, and whether
+    there is one."""
+    counts, met = [], []
+    for row, count in zip(tokens, kept, strict=True):
+        end = next((index for index in range(count + 1) if row[index] in ends), None) if ends else None
+        counts.append(count + 1 if end is None else end + 1)
+        met.append(end is not None)
+    return counts, met

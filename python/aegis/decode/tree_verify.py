@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from aegis import _C
+from aegis.decode.accept import Verified
 from aegis.decode.block_decoder import BlockDecoder
 from aegis.decode.drafts import Draft
 from aegis.decode.law import Ahead, Law
 from aegis.decode.tree_drafts import TreeProposal, branches_of
 from aegis.decode.trees import TokenTree, TreePass
 
-__all__ = ["TreeVerifier", "Verified"]
-
-
-class Verified(NamedTuple):
-    """What a pass brought to each row of a range; the text holds it."""
-
-    fresh: Tensor
-    """(b, longest path + 1) int64: the guesses kept, and the token behind them."""
-    kept: Tensor
-    """(b,) int64: how many."""
-    proposed: list[int]
-    """How many could have been: the longest path of guesses."""
-    nodes: list[int]
-    """How many guesses were verified."""
+__all__ = ["TreeVerifier"]
 
 
 class TreeVerifier:
@@ -97,7 +84,8 @@ class TreeVerifier:
         depths = whole.depths[:, 1:].cpu().numpy()
         return Verified(
             result,
-            torch.from_numpy(kept).to(text.device),
+            fresh.tolist(),
+            kept.tolist(),
             np.where(there, depths, 0).max(1).tolist(),
             there.sum(1).tolist(),
         )

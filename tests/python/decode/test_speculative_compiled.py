@@ -1,4 +1,4 @@
-"""SpeculativeFastRunner with compiled passes gives what it gives without."""
+"""SpeculativeFastRunner with compiled passes, one after another, gives what it gives without."""
 
 import aegis
 import pytest
@@ -7,7 +7,7 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models
-from aegis.decode import PromptLookup, SpeculativeFastRunner
+from aegis.decode import FusedLogitsSampler, PromptLookup, SpeculativeFastRunner
 from aegis.decode.block_decoder import BlockDecoder
 from aegis.decode.compiled_pass import CompiledPasses
 
@@ -40,11 +40,15 @@ def test_greedy_tokens_are_the_targets_own(llama, fed):
     with torch.no_grad():
         for weight in draft.parameters():  # right about half the time
             weight += torch.randn(weight.shape, generator=generator) * 0.05 * weight.std()
-    runner = SpeculativeFastRunner(llama, draft, 2, batch_size=2, max_cache_len=64, mode="compiled")
+    # Neither the penalty nor what raises is of the kind that compiled_round takes.
+    strict = FusedLogitsSampler(do_sample=False, strict=True)
+    runner = SpeculativeFastRunner(
+        llama, draft, 2, batch_size=2, max_cache_len=64, draft_sampler=strict, mode="compiled"
+    )
     assert runner.mode == "compiled"
     for seed in (1, 2):
         ids, mask = tiny_models.padded(2, seed=seed)
-        options = {"attention_mask": mask, "max_new_tokens": NEW, "pad_token_id": 0}
+        options = {"attention_mask": mask, "max_new_tokens": NEW, "pad_token_id": 0, "repetition_penalty": 1.05}
         want = llama.generate(ids, do_sample=False, **options)
         assert torch.equal(aegis.generate(llama, ids, runner=runner, **options), want)
     assert set(fed) == {1, 2, 3}
