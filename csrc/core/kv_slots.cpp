@@ -20,6 +20,10 @@ KvSlots::KvSlots(int64_t rows, int64_t capacity, std::vector<KvWindow> windows)
   rows_.resize(static_cast<size_t>(rows));
 }
 
+KvSlots::Row KvSlots::Row::emptied(bool in_use) const {
+  return {.in_use = in_use, .before = std::max(before, touched)};
+}
+
 void KvSlots::check_row(int64_t row) const {
   check<std::out_of_range>(0 <= row && row < rows(), "row: expected 0 to ", rows() - 1, ", got ",
                            row);
@@ -57,18 +61,18 @@ int64_t KvSlots::acquire() {
   const auto row = std::find_if(rows_.begin(), rows_.end(), [](Row& r) { return !r.in_use; });
   check<std::runtime_error>(row != rows_.end(), "acquire: expected a free row, but all ", rows(),
                             " are in use");
-  *row = {.in_use = true};
+  *row = row->emptied(true);
   return row - rows_.begin();
 }
 
 void KvSlots::release(std::span<const int64_t> rows) {
   for (int64_t row : rows) check_row(row);
-  for (int64_t row : rows) rows_[row] = {};
+  for (int64_t row : rows) rows_[row] = rows_[row].emptied(false);
   open_ = false;
 }
 
 void KvSlots::reset() {
-  std::fill(rows_.begin(), rows_.end(), Row{});
+  for (Row& row : rows_) row = row.emptied(false);
   open_ = false;
 }
 
@@ -95,8 +99,11 @@ bool KvSlots::begin(std::span<const int64_t> rows, int64_t tokens) {
     takes |= !row.in_use;
   }
   for (int64_t row : rows) {
-    rows_[row].in_use = true;
-    rows_[row].written = std::max(rows_[row].written, rows_[row].length + tokens);
+    Row& grown = rows_[row];
+    if (grown.length == 0) grown = grown.emptied(true);  // what a pass wrote that was not completed
+    grown.in_use = true;
+    grown.written = std::max(grown.written, grown.length + tokens);
+    grown.touched = std::max(grown.touched, grown.length + tokens);
   }
   open_rows_.assign(rows.begin(), rows.end());
   open_tokens_ = tokens;
@@ -104,9 +111,33 @@ bool KvSlots::begin(std::span<const int64_t> rows, int64_t tokens) {
   return takes;
 }
 
-void KvSlots::commit() {
+std::vector<KvLeftover> KvSlots::leftovers() const {
+  std::vector<KvLeftover> left;
+  if (!open_) return left;
+  for (int64_t row : open_rows_) {
+    const Row& r = rows_[row];
+    const int64_t from = r.length + open_tokens_;
+    if (std::max(r.touched, r.before) > from) left.push_back({row, from, r.touched, r.before});
+  }
+  return left;
+}
+
+void KvSlots::touch_free(int64_t tokens) {
+  for (Row& row : rows_) {
+    if (!row.in_use) row.before = std::max(row.before, tokens);
+  }
+}
+
+void KvSlots::commit(bool cleared) {
   check<std::logic_error>(open_, "commit: expected a begin before it");
-  for (int64_t row : open_rows_) rows_[row].length += open_tokens_;
+  for (int64_t row : open_rows_) {
+    Row& grown = rows_[row];
+    grown.length += open_tokens_;
+    if (cleared) {
+      grown.touched = grown.length;
+      grown.before = 0;
+    }
+  }
   open_ = false;
 }
 
@@ -140,7 +171,7 @@ void KvSlots::crop(std::span<const int64_t> rows, std::span<const int64_t> token
   for (size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows_[rows[i]];
     row.length -= std::min(tokens[i], row.length);
-    if (row.length == 0) row.written = 0;  // it begins anew: nothing before is seen any more
+    if (row.length == 0) row = row.emptied(row.in_use);  // nothing before is seen any more
   }
   open_ = false;
 }
@@ -148,12 +179,16 @@ void KvSlots::crop(std::span<const int64_t> rows, std::span<const int64_t> token
 void KvSlots::gather(std::span<const int64_t> sources) {
   check<std::invalid_argument>(static_cast<int64_t>(sources.size()) <= rows(),
                                "sources: expected at most ", rows(), " rows, got ", sources.size());
-  std::vector<Row> gathered;
   for (int64_t source : sources) {
     check<std::invalid_argument>(in_use(source), "sources: expected rows in use, got row ", source);
-    gathered.push_back(rows_[source]);
   }
-  gathered.resize(rows_.size());
+  std::vector<Row> gathered;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const int64_t before = rows_[i].emptied(false).before;  // behind what is copied into it
+    Row row = i < sources.size() ? rows_[sources[i]] : Row{};
+    row.before = std::max({row.before, i < sources.size() ? row.touched : 0, before});
+    gathered.push_back(row);
+  }
   rows_ = std::move(gathered);
   open_ = false;
 }

@@ -15,6 +15,16 @@ struct KvWindow {
   int64_t window;  ///< at least 1
 };
 
+/// What a row's buffers hold behind the tokens of the open pass, of texts that were there before or
+/// of tokens that were taken back. In a buffer of n slots that is, where touched <= n, the slots
+/// [from, min(max(touched, before), n)); otherwise those of the positions [from, touched).
+struct KvLeftover {
+  int64_t row;
+  int64_t from;     ///< the row's length after the pass
+  int64_t touched;  ///< one past the last position that the row's own text wrote
+  int64_t before;   ///< one past the last that earlier texts wrote
+};
+
 /// The host's side of a KV cache: it holds no keys and no values, only how many tokens each row
 /// has.
 ///
@@ -25,6 +35,9 @@ struct KvWindow {
 ///
 /// Windows: what a row overwrote cannot be taken back. So each row knows how far it was ever
 /// written and refuses to shrink to a length whose window is no longer whole.
+///
+/// Leftovers: rows are emptied and shrink without a look at the buffers, which keep what was
+/// written behind the lengths. leftovers() tells where, to whoever lets attention read there.
 ///
 /// Every function checks first and changes nothing when it throws: std::out_of_range for a row that
 /// does not exist, std::invalid_argument for the rest unless said otherwise. One thread at a time.
@@ -53,8 +66,13 @@ class KvSlots {
   /// An open pass is forgotten. Returns whether a row was free. Throws std::length_error, naming
   /// need and capacity, where a row has no room.
   bool begin(std::span<const int64_t> rows, int64_t tokens);
-  /// Adds the tokens of the open pass to its rows. Throws std::logic_error where none is open.
-  void commit();
+  /// What is left behind the tokens of the open pass in its rows; empty where none is open.
+  std::vector<KvLeftover> leftovers() const;
+  /// The open pass goes over free rows, too: its `tokens` tokens are written there and left.
+  void touch_free(int64_t tokens);
+  /// Adds the tokens of the open pass to its rows, of which `cleared` says that nothing is left
+  /// behind them. Throws std::logic_error where none is open.
+  void commit(bool cleared = false);
   /// Forgets the open pass, if any.
   void abort() { open_ = false; }
 
@@ -73,6 +91,11 @@ class KvSlots {
     bool in_use = false;
     int64_t length = 0;
     int64_t written = 0;  ///< one past the last position ever written, `length` or more
+    int64_t touched = 0;  ///< the same since what is behind the row was last cleared
+    int64_t before = 0;   ///< the same of the texts before this one
+
+    /// A row without a text.
+    Row emptied(bool in_use) const;
   };
 
   void check_row(int64_t row) const;

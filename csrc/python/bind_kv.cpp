@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,16 @@ void bind_kv(py::module_& m) {
           "begin",
           [](KvSlots& self, const Rows& rows, int64_t tokens) { return self.begin(rows, tokens); },
           py::arg("rows"), py::arg("tokens"))
-      .def("commit", &KvSlots::commit)
+      .def("leftovers",
+           [](const KvSlots& self) {
+             std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> left;
+             for (const KvLeftover& l : self.leftovers()) {
+               left.emplace_back(l.row, l.from, l.touched, l.before);
+             }
+             return left;
+           })
+      .def("touch_free", &KvSlots::touch_free, py::arg("tokens"))
+      .def("commit", &KvSlots::commit, py::arg("cleared") = false)
       .def("abort", &KvSlots::abort)
       .def("croppable", &KvSlots::croppable, py::arg("row"))
       .def(

@@ -93,6 +93,10 @@ def attend(
     key, value = key[: query.shape[0]], value[: query.shape[0]]
     if attention_mask is not None and (queries == 1 or is_spans(attention_mask)):
         key, value, attention_mask = _aligned(key, value, attention_mask, window)
+    if paged is not None and attention_mask is not None and attention_mask.dtype == torch.bool:
+        # Pages hold, behind a row's tokens, what others left there: a NaN would come through its weight of 0.
+        unseen = ~attention_mask.any(2)[..., None]
+        key, value = key.masked_fill(unseen, 0), value.masked_fill(unseen, 0)
     if softcap or s_aux is not None:
         return _eager(module, query, key, value, attention_mask, dropout, scale, is_causal, softcap, s_aux)
     result: tuple[Tensor, None] = sdpa_attention_forward(
@@ -147,9 +151,12 @@ def _all_keys(query: Tensor, key: Tensor) -> Tensor:
 
 def _aligned(key: Tensor, value: Tensor, mask: Tensor, window: int) -> tuple[Tensor, Tensor, Tensor]:
     """Keys and a mask of the same length: a mask is over positions, and a cache may have given whole buffers."""
-    slots = key.shape[2]
     if is_spans(mask):
-        return key, value, slot_mask(mask, slots, window)
+        if key.device.type == "cpu" and not torch.compiler.is_compiling():
+            live = min(int(mask[..., 1].max()), key.shape[2])  # what lies behind is nobody's, and may be no number
+            key, value = key[:, :, :live], value[:, :, :live]
+        return key, value, slot_mask(mask, key.shape[2], window)
+    slots = key.shape[2]
     length = mask.shape[3]
     if length <= slots:
         return key[:, :, :length], value[:, :, :length], mask

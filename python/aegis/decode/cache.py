@@ -14,6 +14,7 @@ from aegis.decode.cache_layer import SlottedLayer
 from aegis.decode.cache_masks import attention_masks, next_positions
 from aegis.decode.cache_plan import LayerPlan, Shape, check_sizes, plan_layers, planned_shapes
 from aegis.decode.cache_positions import Positions
+from aegis.decode.cache_steps import TakesSteps
 from aegis.decode.cache_storage import Storage
 from aegis.decode.cache_trees import HoldsTrees
 
@@ -23,7 +24,7 @@ __all__ = ["SlottedStaticCache"]
 _CROPS_TO_LENGTH = not hasattr(cache_utils.Cache, "get_max_length")
 
 
-class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
+class SlottedStaticCache(TakesSteps, HoldsTrees, cache_utils.Cache):
     """Keys and values of a decoder, for ``past_key_values=`` (``cache=`` in transformers 5.24).
 
     Args:
@@ -49,6 +50,12 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
     **Steps.** An eager pass checks the capacity of every row in its first layer, before anything is written, and lets
     the rows grow in its last: one that dies in between leaves the lengths as they were. A compiled or captured pass
     does not come back to Python; bracket it with :meth:`begin_step` and :meth:`commit_step`, or :meth:`step`.
+
+    **What rows leave behind.** Rows are emptied and cropped in O(1), and their keys and values stay in the buffers.
+    Attention is handed more than it sees where rows differ in length, where buffers wrap, in compiled and captured
+    passes, and on CUDA; and what is masked, but NaN, comes through, since 0 times NaN is NaN. So before a pass of that
+    kind each layer zeroes what lies in its rows behind their tokens: each place once after it was written, and nothing
+    in the others. A request therefore gets no NaN or infinity from another, nor from guesses that were taken back.
 
     **Addresses.** Buffers and ``lengths`` never move once made. No gradient flows through the cache. One thread at a
     time; all layers on one device.
@@ -239,7 +246,7 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
             layer.adopt(*self._storage.get(index))
 
     def reset(self) -> None:
-        """Empties and frees every row. O(1): what the buffers hold is left there and never read again."""
+        """Empties and frees every row. O(1): what the buffers hold is left there until a pass might be handed it."""
         self._positions.reset()
 
     def _options(self) -> dict[str, Any]:
@@ -305,50 +312,6 @@ class SlottedStaticCache(HoldsTrees, cache_utils.Cache):
             ValueError: padding of another shape, dtype or device.
         """
         return attention_masks(self._config, self._stored.values(), self._positions, tokens, batch_size, padding)
-
-    # Steps without Python
-
-    def begin_step(self, tokens: int = 1, batch_size: int | None = None) -> None:
-        """Before a compiled or captured pass of ``tokens`` new tokens: checks the capacity of the current rows on the
-        host. Until :meth:`commit_step`, passes work with tensors alone and return whole buffers.
-
-        Such a pass goes over rows 0, 1, ... of its batch (or the selected ones). Free rows among them are carried
-        along: their tokens are written to slot 0 and they stay empty. If no row is in use, the first ``batch_size``
-        (all) are taken into use.
-
-        Raises:
-            ValueError: a row has no room; nothing has changed.
-        """
-        positions = self._positions
-        rows = positions.current_rows() or positions.batch_rows(self.batch_size if batch_size is None else batch_size)
-        positions.begin_bracket(rows, tokens)
-        self._step = tokens
-
-    def commit_step(self, tokens: int = 1) -> None:
-        """After it: lets the host's lengths follow the device's.
-
-        Raises:
-            RuntimeError: there was no begin_step of as many tokens.
-        """
-        if not self._positions.bracketed or self._step != tokens:
-            raise RuntimeError(f"commit_step: expected a begin_step({tokens}) before it")
-        self._positions.end_bracket(completed=True)
-
-    def abort_step(self) -> None:
-        """Instead, where the pass failed: takes the device's lengths back to the host's."""
-        if self._positions.bracketed:
-            self._positions.end_bracket(completed=False)
-
-    @contextmanager
-    def step(self, tokens: int = 1, batch_size: int | None = None) -> Iterator[None]:
-        """begin_step, then commit_step, or abort_step after an exception."""
-        self.begin_step(tokens, batch_size)
-        try:
-            yield
-        except BaseException:
-            self.abort_step()
-            raise
-        self.commit_step(tokens)
 
     # Taking back, and moving rows
 

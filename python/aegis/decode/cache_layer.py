@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from aegis.decode.cache_plan import LayerPlan
-from aegis.decode.cache_positions import Positions, capturing
+from aegis.decode.cache_positions import Leftover, Positions, capturing
 from aegis.decode.cache_storage import Storage
 from aegis.decode.huggingface import ATTENTION
 
@@ -95,8 +96,7 @@ class SlottedLayer(CacheLayerMixin):
         positions = self._positions
         batch, _, tokens, _ = key_states.shape
         if self._first or positions.open is None:
-            positions.begin(batch, tokens)
-            positions.by_spans = tokens == 1 and self.reads_spans()
+            positions.begin(batch, tokens, tokens == 1 and self.reads_spans())
         elif positions.open != (batch, tokens):
             raise ValueError(
                 f"layer {self.index}: expected (batch, tokens) {positions.open}, as in the layers before, "
@@ -109,6 +109,8 @@ class SlottedLayer(CacheLayerMixin):
 
     def _write_and_read(self, keys: Tensor, values: Tensor, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
         positions = self._positions
+        if positions.leftovers:
+            self.clear(positions.leftovers)
         if positions.by_spans:
             _append(self.keys, self.values, keys, values, positions.at, positions.selection)
             copied = self.window is None and positions.selected is not None
@@ -119,9 +121,26 @@ class SlottedLayer(CacheLayerMixin):
             return self._read(batch, start, count, tokens)
         # The new tokens will overwrite some that their first queries still see.
         old_keys, old_values = self._read(batch, start, count - tokens, 0)
+        if start is None:  # a short row has none so far back, but what was there before its text
+            none = self._positions.where(batch)[:, None] < torch.arange(count - tokens, 0, -1, device=keys.device)
+            old_keys, old_values = (old.masked_fill(none[:, None, :, None], 0) for old in (old_keys, old_values))
         seen = torch.cat([old_keys, keys], 2), torch.cat([old_values, values], 2)
         _append(self.keys, self.values, keys, values, positions.at, positions.selection)
         return seen
+
+    def clear(self, leftovers: Iterable[Leftover]) -> None:
+        """Zeroes them, before the tokens of the pass are written."""
+        for row, start, touched, before in leftovers:
+            if touched <= self.slots:
+                parts = [(start, min(max(touched, before), self.slots))]
+            else:
+                slot, count = start % self.slots, min(touched - start, self.slots)
+                parts = [(slot, min(slot + count, self.slots)), (0, slot + count - self.slots)]
+            for begin, end in parts:
+                if begin < end:
+                    for buffer in (self.keys, self.values):
+                        if buffer is not None:
+                            buffer[row, :, begin:end].zero_()
 
     def _by_tensors(self) -> bool:
         """Whether no number of Python's may enter."""

@@ -10,7 +10,10 @@ from torch import Tensor
 
 from aegis import _C
 
-__all__ = ["Positions", "capturing"]
+__all__ = ["Leftover", "Positions", "capturing"]
+
+Leftover = tuple[int, int, int, int]
+"""Row, from, touched, before: what a buffer holds behind the tokens of a pass; see core/kv_slots.h."""
 
 
 def capturing(device: torch.device) -> bool:
@@ -34,6 +37,7 @@ class Positions:
             self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
             # 1 for rows in use: what they advance by for each token, where the host has no say.
             self.growth = torch.zeros_like(self.lengths)
+        self._wraps = bool(windows)
         self._parted = False
         """From before a change on the host until it is on the device, which an exception may come between."""
         self.selected: list[int] | None = None
@@ -46,6 +50,10 @@ class Positions:
         """Lengths of the rows of that pass."""
         self.at = self.lengths
         """Their positions on the device: what where() gave."""
+        self.leftovers: list[Leftover] = []
+        """What layers have to clear before attention reads their buffers in that pass, or in the one that is bracketed:
+        other requests' keys and values, and those of tokens taken back, may be no numbers, and a weight of 0 does not
+        take a NaN out of a sum."""
         self.slack = 0
         """Places between a window and the tokens of this pass: what a tree has side by side there."""
         self.by_spans = False
@@ -96,20 +104,30 @@ class Positions:
             raise ValueError(f"batch: expected at most {len(self._all_rows)} rows, those of the cache, got {batch}")
         return self._all_rows[:batch] if self.selected is None else self.selected
 
-    def begin(self, batch: int, tokens: int) -> None:
+    def begin(self, batch: int, tokens: int, by_spans: bool = False) -> None:
         """Opens an eager pass; nothing has been written yet, and nothing is if this raises."""
         rows = self.batch_rows(batch)
         self._begin_on_host(rows, tokens)
+        self.by_spans = by_spans
         self.shortest, self.longest = self.host.length_range(rows)
+        self.leftovers = self._find_leftovers() if self.shortest != self.longest or self._reads_on() else []
         self.at = self.where(batch)
         self.open = (batch, tokens)
+
+    def _reads_on(self) -> bool:
+        """Whether attention may read behind the longest row: by spans it is handed buffers, of which it takes the part
+        up to there on a CPU, unless they wrap."""
+        return self.by_spans and (self._wraps or self.lengths.device.type != "cpu")
+
+    def _find_leftovers(self) -> list[Leftover]:
+        return self.host.leftovers()
 
     def commit(self) -> None:
         """Closes it: the rows are longer now."""
         assert self.open is not None
         batch, tokens = self.open
         self._parted = True
-        self.host.commit()
+        self.host.commit(bool(self.leftovers))
         if self._mapped is None:
             self.advance(batch, tokens)
         else:
@@ -119,6 +137,9 @@ class Positions:
 
     def begin_bracket(self, rows: list[int], tokens: int) -> None:
         self._begin_on_host(rows, tokens)
+        if len(rows) < len(self._all_rows):
+            self.host.touch_free(tokens)
+        self.leftovers = self._find_leftovers()
         self.open = None
         self.bracketed = True
 
@@ -126,7 +147,7 @@ class Positions:
         self._parted = True
         self.bracketed = False
         if completed:
-            self.host.commit()
+            self.host.commit(bool(self.leftovers))
         else:
             self.host.abort()
             self._publish_lengths()

@@ -37,8 +37,14 @@ class PagedLayer(SlottedLayer):
 
     def seen(self, shortest: int, longest: int, tokens: int) -> tuple[int | None, int]:
         total = longest + tokens
-        start = 0 if self.window is None else max(shortest - (self.window - 1 + self._positions.slack), 0)
+        start = 0 if self.window is None else max(shortest - self._reach, 0)
         return start, total - start
+
+    @property
+    def _reach(self) -> int:
+        """How many tokens before a pass its queries may see, where there is a window."""
+        assert self.window is not None
+        return self.window - 1 + self._positions.slack
 
     def _write_and_read(self, keys: Tensor, values: Tensor, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
         positions = self._positions
@@ -47,7 +53,18 @@ class PagedLayer(SlottedLayer):
             return self.pool()
         start, count = self.seen(positions.shortest, positions.longest, tokens)
         assert start is not None  # nothing wraps
-        return self._linear(batch, start, count)
+        seen = self._linear(batch, start, count)
+        if positions.shortest != positions.longest:
+            lengths = positions.host.lengths
+            for row, own in enumerate(positions.batch_rows(batch)):
+                first = 0 if self.window is None else lengths[own] - self._reach - start
+                end = lengths[own] + tokens - start
+                for copied in seen:
+                    if first > 0:
+                        copied[row, :, :first].zero_()
+                    if end < count:
+                        copied[row, :, end:].zero_()
+        return seen
 
     def _update_by_tensors(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
@@ -58,8 +75,17 @@ class PagedLayer(SlottedLayer):
         torch.ops.aegis.kv_append_.paged(
             self.keys, self.values, keys, values, positions.where(batch), self.pages.blocks, positions.selection
         )
-        whole = not (tokens == 1 and self.reads_spans())
-        seen = self._linear(batch, 0, self.max_cache_len) if whole else self.pool()
+        if tokens == 1 and self.reads_spans():
+            seen = self.pool()
+        else:
+            keys, values = self._linear(batch, 0, self.max_cache_len)
+            lengths = positions.where(batch)[:, None]
+            places = torch.arange(self.max_cache_len, device=lengths.device)
+            others = places >= lengths + tokens
+            if self.window is not None:
+                others |= places < lengths - self._reach
+            others = others[:, None, :, None]
+            seen = keys.masked_fill(others, 0), values.masked_fill(others, 0)
         if self._last:
             positions.advance(batch, tokens)
         return seen

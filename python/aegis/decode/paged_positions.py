@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aegis.decode.cache_positions import Positions
+from aegis.decode.cache_positions import Leftover, Positions
 from aegis.decode.layer_pages import LayerPages, Pairs
 from aegis.decode.page_table import PageTable, token_array
 
@@ -63,11 +63,11 @@ class PagedPositions(Positions):
 
     # Passes
 
-    def begin(self, batch: int, tokens: int) -> None:
+    def begin(self, batch: int, tokens: int, by_spans: bool = False) -> None:
         self.rejoined()
         rows = self.batch_rows(batch)
         fresh = [row for row in rows if not self.host.in_use(row)]
-        super().begin(batch, tokens)
+        super().begin(batch, tokens, by_spans)
         try:
             self._grow(rows, tokens)
         except BaseException:
@@ -101,6 +101,10 @@ class PagedPositions(Positions):
         super().end_bracket(completed)
         if completed:
             self._close(self._stepping)
+
+    def _find_leftovers(self) -> list[Leftover]:
+        """None: what a page holds behind its row's tokens is left out of the copies that attention is handed."""
+        return []
 
     def _grow(self, rows: Sequence[int], tokens: int) -> None:
         held = self.host.lengths

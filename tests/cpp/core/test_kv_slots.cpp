@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -109,6 +110,60 @@ TEST(KvSlots, GatherMovesLengthsAndFreesTheRest) {
   EXPECT_THROW(slots.gather(Rows{4}), std::out_of_range);
   EXPECT_THROW(slots.gather(Rows{0, 0, 0, 0, 0}), std::invalid_argument);
   EXPECT_EQ(lengths(slots), (Rows{4, 1, 1, 0}));
+}
+
+using Leftover = std::array<int64_t, 4>;
+
+std::vector<Leftover> leftovers(const KvSlots& slots) {
+  std::vector<Leftover> all;
+  for (const KvLeftover& l : slots.leftovers()) {
+    all.push_back({l.row, l.from, l.touched, l.before});
+  }
+  return all;
+}
+
+TEST(KvSlots, LeftoversAreWhatLiesBehindTheOpenPass) {
+  KvSlots slots(3, 20);
+  append(slots, {0, 1}, 8);
+  EXPECT_TRUE(leftovers(slots).empty());
+  crop(slots, 0, 5);
+  slots.release(Rows{1});
+  slots.begin(Rows{0, 1, 2}, 2);
+  const std::vector<Leftover> want{{0, 5, 8, 0}, {1, 2, 2, 8}};
+  EXPECT_EQ(leftovers(slots), want);
+  slots.abort();
+  EXPECT_TRUE(leftovers(slots).empty());
+  slots.begin(Rows{0, 1, 2}, 2);
+  EXPECT_EQ(leftovers(slots), want);
+  slots.commit(true);
+  slots.begin(Rows{0, 1, 2}, 1);
+  EXPECT_TRUE(leftovers(slots).empty());
+}
+
+TEST(KvSlots, LeftoversStayUntilTheyAreClearedOrWrittenOver) {
+  KvSlots slots(2, 20);
+  slots.begin(Rows{0}, 9);  // and ends early
+  slots.touch_free(4);
+  slots.begin(Rows{0, 1}, 1);
+  EXPECT_EQ(leftovers(slots), (std::vector<Leftover>{{0, 1, 1, 9}, {1, 1, 1, 4}}));
+  slots.commit();
+  slots.gather(Rows{1, 1});
+  slots.begin(Rows{0, 1}, 1);
+  EXPECT_EQ(leftovers(slots), (std::vector<Leftover>{{0, 2, 2, 9}, {1, 2, 2, 4}}));
+  slots.commit();
+  slots.begin(Rows{1}, 2);
+  EXPECT_TRUE(leftovers(slots).empty());
+  slots.reset();
+  slots.begin(Rows{0, 1}, 3);
+  EXPECT_EQ(leftovers(slots), (std::vector<Leftover>{{0, 3, 3, 9}, {1, 3, 3, 4}}));
+}
+
+TEST(KvSlots, AnEmptyRowIsFilledAgainAfterALongPassThatEndedEarly) {
+  KvSlots slots(1, 100, {{8, 6}});
+  slots.begin(Rows{0}, 50);
+  append(slots, {0}, 3);
+  append(slots, {0}, 1);  // the window of those 3 is whole
+  EXPECT_EQ(slots.croppable(0), 4);
 }
 
 TEST(KvSlots, BadArguments) {

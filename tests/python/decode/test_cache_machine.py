@@ -18,8 +18,8 @@ Token = tuple[float, float]
 class Machine(RuleBasedStateMachine):
     """Two layers, one of which slides. The model of a row is the list of its tokens, or None where it is free."""
 
-    @initialize(window=st.integers(1, 6), rollback=st.integers(0, 4))
-    def start(self, window: int, rollback: int) -> None:
+    @initialize(window=st.integers(1, 6), rollback=st.integers(0, 4), attention=st.sampled_from(["sdpa", "aegis"]))
+    def start(self, window: int, rollback: int, attention: str) -> None:
         config = transformers.MistralConfig(
             num_hidden_layers=2,
             num_attention_heads=1,
@@ -28,13 +28,15 @@ class Machine(RuleBasedStateMachine):
             sliding_window=window,
         )
         config.layer_types = ["sliding_attention", "full_attention"]
+        config._attn_implementation = attention
+        self.reads_spans = attention == "aegis"
         self.window, self.rollback = window, rollback
         self.cache = aegis.SlottedStaticCache(
             config, ROWS, CAPACITY, rollback=rollback, dtype=torch.float32, device="cpu"
         )
         self.rows: list[list[float] | None] = [None] * ROWS
         self.written = [0] * ROWS
-        self.counter = 0.0
+        self.counter = 1.0
         self.addresses = self.pointers()
 
     def pointers(self) -> list[int]:
@@ -75,14 +77,51 @@ class Machine(RuleBasedStateMachine):
         for layer in range(2):
             self.check(layer, rows, lengths, positions[layer], *seen[layer])
 
+    @rule(data=st.data(), tokens=st.integers(1, 3), completed=st.booleans())
+    def step(self, data: st.DataObject, tokens: int, completed: bool) -> None:
+        """A pass in brackets goes over free rows, too, and gives whole buffers, or the window."""
+        used, slots = self.in_use(), self.cache.layers[0].slots
+        longest = max((len(self.rows[row]) for row in used), default=0)
+        if (
+            longest + tokens > CAPACITY
+            or self.window - 1 + tokens > slots
+            or (not completed and longest + tokens > slots)
+        ):
+            return
+        new = self.fresh(ROWS, tokens)
+        self.cache.begin_step(tokens)
+        rows = used or list(range(ROWS))
+        lengths = [len(row or []) for row in self.rows]
+        positions = [self.cache.layers[i].key_positions(ROWS, tokens) for i in range(2)]
+        seen = [[t.clone() for t in self.cache.update(new, -new, layer)] for layer in range(2)]
+        for row in rows:
+            self.rows[row] = self.rows[row] or []
+            self.written[row] = max(self.written[row], len(self.rows[row]) + tokens)
+        if not completed:
+            self.cache.abort_step()
+            return
+        self.cache.commit_step(tokens)
+        for row in rows:
+            self.rows[row] = self.rows[row] + new[row, 0, :, 0].tolist()
+        for layer in range(2):
+            picked = [t[rows] for t in seen[layer]]
+            self.check(layer, rows, [lengths[row] for row in rows], positions[layer][rows], *picked)
+
     def check(self, layer, rows, lengths, positions, keys, values) -> None:
-        """Each row gets every token that its queries may see, where key_positions says."""
+        """Each row gets every token that its queries may see, where key_positions says, and beside those nothing but
+        its own and zeros: nobody else's, and none that was taken back."""
         assert torch.equal(keys, -values)
+        whole = self.reads_spans and len(self.rows[rows[0]]) == lengths[0] + 1
+        slots = self.cache.layers[layer].slots
+        read = max(lengths) + 1 if whole and slots == CAPACITY else keys.shape[2]
         for b, row in enumerate(rows):
             first = 0 if layer == 1 else max(lengths[b] - self.window + 1, 0)
-            held = dict(zip(positions[b].tolist(), keys[b, 0, :, 0].tolist(), strict=True))
-            tokens = self.rows[row]
+            tokens, row_keys = self.rows[row], keys[b, 0, :, 0].tolist()
+            held = dict(zip(positions[b].tolist(), row_keys, strict=False))
+            if whole:
+                held = {p: row_keys[p % slots] for p in range(first, len(tokens))}
             assert [held[p] for p in range(first, len(tokens))] == tokens[first:]
+            assert set(row_keys[:read]) <= {0.0, *tokens}
 
     def croppable(self, row: int, count: int) -> bool:
         length = len(self.rows[row]) - count
