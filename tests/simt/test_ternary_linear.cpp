@@ -157,6 +157,19 @@ TEST_P(TernaryLinearTest, ACodeOf11MakesItsColumnNan) {
   }
 }
 
+TEST_P(TernaryLinearTest, WhatStandsPastKMakesItsColumnNan) {
+  for (const bool exact : {false, true}) {
+    for (const auto [k, at] : {std::array<int64_t, 2>{5, 5}, {5, 15}, {531, 540}}) {
+      for (const int64_t rows : {2, 17}) {
+        Layer<float> layer(rows, k, 3);
+        layer.word(1, at) |= 1u << 2 * (at % 16);
+        const auto got = layer.on_device(exact, false);
+        for (int64_t i = 0; i < 3 * rows; ++i) EXPECT_EQ(std::isnan(got[i]), i % 3 == 1) << i;
+      }
+    }
+  }
+}
+
 template <class Element>
 void keeps_the_exact_bound(double relative) {
   for (int64_t rows : {1, 2, 3, 6}) {

@@ -78,6 +78,13 @@ __device__ inline uint32_t ternary_digits(uint32_t codes) {
   return codes ^ (~(codes >> 1) & kLowBits);
 }
 
+/// What a row of weights holds past its `k` trits, in the last of its words: zero where it is as it
+/// should be.
+__device__ inline uint32_t ternary_past(uint32_t last, int64_t k) {
+  const int left = static_cast<int>(k % kTritsInWord);
+  return left == 0 ? 0 : last >> 2 * left;
+}
+
 /// The four digits that meet word `s` of an int4 of prepared activations, as bytes.
 __device__ inline int ternary_bytes(uint32_t digits, int s) {
   return static_cast<int>(digits >> 2 * s & kTwoBitsOfBytes);
@@ -96,7 +103,8 @@ __device__ void ternary_put(const TernaryLinear<Element>& job, int64_t row, int6
 }
 
 /// `Rows` rows of x at a time; where fewer are left, the first of them stands in for the others and
-/// what it gives is dropped. A column that meets a code of 11 is NaN.
+/// what it gives is dropped. A column that meets a code of 11, or anything but zeros past k, is
+/// NaN.
 template <class Element, int Rows>
 __global__ void ternary_linear(TernaryLinear<Element> job) {
   const int lane = threadIdx.x % 32;
@@ -126,6 +134,7 @@ __global__ void ternary_linear(TernaryLinear<Element> job) {
           sums[r] = __dp4a(ternary_bytes(digits, 3), four.w, sums[r]);
         }
       }
+      if (lane == 0 && words > 0) twos |= ternary_past(packed[words - 1], job.k);
       const bool valid = !__any_sync(0xffffffffu, twos != 0);
 #pragma unroll
       for (int r = 0; r < Rows; ++r) {
@@ -164,6 +173,7 @@ __global__ void ternary_linear_exact(TernaryLinear<Element> job) {
           sums[r] += code == 1 ? value : -value;
         }
       }
+      if (lane == 0 && words > 0) twos |= ternary_past(packed[words - 1], job.k);
       const bool valid = !__any_sync(0xffffffffu, twos != 0);
 #pragma unroll
       for (int r = 0; r < Rows; ++r) {

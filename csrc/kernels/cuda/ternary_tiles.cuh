@@ -38,7 +38,10 @@ struct TernaryPiece {
         const int8_t* from = job.values + (row + at) * ternary_cuda_padded(job.k);
         values[i] = reinterpret_cast<const int4*>(from)[word];
       }
-      if (column + at < job.n) codes[i] = job.packed[(column + at) * words + word];
+      if (column + at >= job.n) continue;
+      codes[i] = job.packed[(column + at) * words + word];
+      // Where no value is anything but zero, a code of 11 does no more than say so.
+      if (word == words - 1 && ternary_past(codes[i], job.k) != 0) codes[i] |= 3u << 30;
     }
   }
 

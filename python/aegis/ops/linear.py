@@ -174,8 +174,9 @@ def ternary_linear(
 
     Raises:
         ValueError: a wrong dtype, shape, stride or device; a scale that is not finite, a code of 11 in ``packed``, or
-            a row of it whose last word is not filled up with zeros. A GPU raises nothing for the last three: what meets
-            the first two is NaN, and what stands past k is left out.
+            a row of it whose last word is not filled up with zeros, as where x has fewer elements than were packed. A
+            GPU raises nothing for the last three: what meets them is NaN. An x of more elements than were packed, in as
+            many words, meets zeros: only :class:`aegis.quant.TernaryLinear` knows how many there were.
         RuntimeError: when a gradient is asked of the result. :class:`aegis.quant.TernaryLinear` with ``train=True``
             has one.
 
