@@ -9,7 +9,16 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["ATTENTION", "aegis_attention", "cache_argument", "check_model", "forward_arguments", "longest_text"]
+__all__ = [
+    "ATTENTION",
+    "aegis_attention",
+    "cache_argument",
+    "check_model",
+    "check_positions",
+    "forward_arguments",
+    "learned_positions",
+    "longest_text",
+]
 
 ATTENTION = "aegis"
 """The name under which the attention and mask functions are registered."""
@@ -50,6 +59,36 @@ def longest_text(config: Any) -> int:
     if length is None:
         raise ValueError("max_cache_len: expected a number, since the target's configuration has none")
     return length
+
+
+# What transformers calls the embeddings that a decoder learns for positions.
+_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
+
+
+def learned_positions(model: nn.Module) -> int | None:
+    """How many positions a model has an embedding for. None where it has none, as with rotary positions or ALiBi,
+    whose texts may be longer than ``max_position_embeddings``, or where that cannot be told.
+
+    It can where a table of one of the usual names has as many rows as the configuration says, and those that the
+    module itself passes over (OPT's offset).
+    """
+    said = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
+            offset = getattr(module, "offset", 0)
+            if isinstance(offset, int) and module.num_embeddings - offset == said:
+                return said
+    return None
+
+
+def check_positions(model: nn.Module, max_cache_len: int) -> None:
+    """Raises ValueError where a row of so many tokens has positions that the model knows nothing of."""
+    known = learned_positions(model)
+    if known is not None and max_cache_len > known:
+        raise ValueError(
+            f"max_cache_len: expected at most {known}, the positions that {type(model).__name__} has learned, got "
+            f"{max_cache_len}"
+        )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aegis.decode.graph import capture_graph, compiled
-from aegis.decode.huggingface import cache_argument, check_model, forward_arguments
+from aegis.decode.huggingface import cache_argument, check_model, check_positions, forward_arguments
 from aegis.decode.model_setup import set_up
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 
@@ -48,7 +48,8 @@ class CUDAGraphFastRunner:
     Args:
         model: a decoder-only model of transformers.
         batch_size: rows. ``prefill`` takes as many, or fewer where the mode is eager.
-        max_cache_len: tokens that a row can hold, prompt included. Without: the model's max_position_embeddings.
+        max_cache_len: tokens that a row can hold, prompt included. Without: the model's max_position_embeddings. No
+            more than that where a model has learned its positions (GPT-2, OPT); rotary ones and ALiBi have no bound.
         cache: a SlottedStaticCache (or PagedKVCache) to decode into, instead of a new one of the sizes above.
         sampler: picks tokens; without, greedy.
         mode: as above; ``"auto"`` takes the default.
@@ -93,6 +94,7 @@ class CUDAGraphFastRunner:
             raise ValueError(f"cache: expected a SlottedStaticCache, got {type(cache).__name__}")
         elif cache.config is not config:
             raise ValueError("cache: expected one made from model.config itself, got one made from another config")
+        check_positions(model, cache.max_cache_len)
         if any(getattr(layer, "kind", None) == "chunked_attention" for layer in cache.layers):
             raise ValueError("model: expected full or sliding attention, got chunked; model.generate still takes it")
         self.model = model
