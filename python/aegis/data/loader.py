@@ -305,13 +305,18 @@ class FlatArenaDataLoader(DataLoader[Any]):
         """Where this loader stands: a few plain values, counting batches *delivered* by the newest iterator.
 
         With ``seed`` the position is global and can be loaded on another number of ranks with another batch size;
-        otherwise it is this rank's own. Where there is a chain, its state is in it, after all that was added until now.
+        otherwise it is this rank's own. A batch that ended in an error counts: what follows comes behind it. Where
+        there is a chain, its state is in it, after all that was added until now.
+
+        Raises:
+            ValueError: amid an epoch whose batches worker processes deliver as they come (``in_order=False``).
         """
         return make_state(self, self._delivery.progress)
 
     def load_state_dict(self, state: dict[str, Any], *, extend: bool = False) -> None:
         """The next ``iter()`` goes on where ``state`` was taken: in O(1) with ``seed``, after one ``torch.randperm``
-        with torch's shuffle, and with a sampler of the user's by asking it for the batches before.
+        with torch's shuffle, and with a sampler of the user's by asking it for the batches before. It has to give the
+        same ones: a SubsetRandomSampler or WeightedRandomSampler without a seeded ``generator`` does not.
 
         The loader's chain goes on from the one in ``state``, at once, so that it ends as that of a run without a break.
         A loader without a chain leaves the one in ``state`` alone.

@@ -56,6 +56,12 @@ def make_state(loader: FlatArenaDataLoader, progress: Progress) -> dict[str, Any
         done = position >= len(loader)
     if done and progress.started:
         return {**state, "epoch": progress.epoch + 1, "position": 0, "started": False, "rng": None}
+    by_workers = loader.num_workers > 0 and not loader.path.startswith(("native", "resident"))
+    if progress.batches > 0 and by_workers and not loader.in_order:
+        raise ValueError(
+            f"in_order: expected True for a state amid an epoch, got {loader.in_order!r}: how many batches came does "
+            "not tell which"
+        )
     return {
         **state,
         "epoch": progress.epoch,

@@ -60,6 +60,8 @@ class _Counting:
     _delivery: Delivery
     _progress: Progress
     _num_yielded: int
+    _turns = 0
+    """Batches whose turn has come, whether they were made or ended in an error."""
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         if not first_iter:
@@ -68,15 +70,27 @@ class _Counting:
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def __next__(self) -> Any:
+        turns = self._turns
+        try:
+            batch = self._made()
+        except StopIteration:
+            raise
+        except Exception:
+            if self._turns > turns:  # what follows comes behind it, and so it must in a resumed run
+                self._progress.advance()
+            raise
+        self._progress.advance()
+        if self._delivery.chain is not None:
+            self._delivery.chain.add_batch(batch)
+        return batch
+
+    def _made(self) -> Any:
         if self._dataset_kind == _DatasetKind.Map and not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             # As torch does it, less record_function: where nothing records, that is most of the cost of a small batch.
             batch = self._next_data()  # type: ignore[attr-defined]
             self._num_yielded += 1
         else:
             batch = super().__next__()  # type: ignore[misc]
-        self._progress.advance()
-        if self._delivery.chain is not None:
-            self._delivery.chain.add_batch(batch)
         return batch
 
 
@@ -102,6 +116,11 @@ class SingleProcessIter(_Counting, _SingleProcessDataLoaderIter, _InProcess):
         self._progress = delivery.progress
         with draws_of(loader, delivery.progress):
             super().__init__(loader)
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()  # type: ignore[no-untyped-call]
+        self._turns += 1
+        return index
 
 
 # The queues of iterators whose workers run. An iterator that is garbage in a reference cycle would otherwise lose its
@@ -188,6 +207,10 @@ class MultiProcessIter(_Counting, _MultiProcessingDataLoaderIter, _Parent):
         elif arena is not None and isinstance(data, _IterableDatasetStopIteration):
             arena.take_back_from(data.worker_id)
         return request, data
+
+    def _process_data(self, *data: Any) -> Any:
+        self._turns += 1
+        return super()._process_data(*data)  # type: ignore[no-untyped-call]
 
     def _next_data(self) -> Any:
         self._check_process()

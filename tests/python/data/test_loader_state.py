@@ -173,6 +173,48 @@ def test_state_on_the_torch_way(tokens):
             assert [batch.tolist() for batch in resumed] == rest
 
 
+class Broken(torch.utils.data.Dataset):
+    """Number 5 cannot be read, in the first run."""
+
+    def __init__(self, broken):
+        self.broken = broken
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        if index == 5 and self.broken:
+            raise OSError("five")
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_ended_in_an_error_had_its_turn(workers):
+    """Behind it, no batch comes twice and none is lost."""
+    loader = FlatArenaDataLoader(Broken(True), 2, num_workers=workers)
+    iterator = iter(loader)
+    seen = [next(iterator).tolist() for _ in range(2)]
+    with pytest.raises(OSError, match="five"):
+        next(iterator)
+    assert loader.state_dict()["position"] == 3
+    seen.append(next(iterator).tolist())
+    resumed = FlatArenaDataLoader(Broken(False), 2, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    assert seen + [batch.tolist() for batch in resumed] == [[i, i + 1] for i in range(0, 20, 2) if i != 4]
+
+
+def test_batches_in_no_order_have_no_state_amid_an_epoch():
+    """By their number, those that resume would come twice or not at all."""
+    loader = FlatArenaDataLoader(Broken(False), 2, num_workers=2, in_order=False, seed=1, shuffle=True)
+    iterator = iter(loader)
+    assert loader.state_dict()["position"] == 0
+    next(iterator)
+    with pytest.raises(ValueError, match="in_order: expected True for a state amid an epoch, got False"):
+        loader.state_dict()
+    assert len(list(iterator)) == 9
+    assert loader.state_dict()["epoch"] == 1
+
+
 def test_set_epoch_keeps_a_resumed_position_of_that_epoch_only(tokens):
     def resumed_at(epoch):
         loader = FlatArenaDataLoader(tokens, 1000, shuffle=True, seed=1)
