@@ -68,7 +68,8 @@ def generate(
             begin alike do not share pages.
         draft: what guesses tokens for the model to verify, several in one pass: see
             :class:`~aegis.SpeculativeFastRunner`. transformers' names say the same: ``assistant_model``,
-            ``prompt_lookup_num_tokens``, ``assistant_early_exit``, ``num_assistant_tokens``.
+            ``prompt_lookup_num_tokens``, ``assistant_early_exit``, ``num_assistant_tokens``. Logits processors are
+            then asked about guesses, too: they must not depend on how often they are called.
         num_speculative_tokens: guesses for one pass, 4 if not given.
         draft_sampler: of the draft.
         overlap: drafts in a thread while the model verifies; see there when that gains.
@@ -175,6 +176,8 @@ class _Streaming:
 
 def _check_call(input_ids: Tensor | None, callback: object, options: dict[str, Any]) -> None:
     """Raises for what transformers would find out late, in words of its own, or not at all."""
+    if options.get("inputs_embeds") is not None:
+        raise ValueError("inputs_embeds: expected none, but token ids as input_ids")
     if input_ids is not None:
         _check_ids(input_ids)
     mask = options.get("attention_mask")

@@ -65,14 +65,14 @@ def longest_text(config: Any) -> int:
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 
 
-def learned_positions(model: nn.Module) -> int | None:
+def learned_positions(model: Any) -> int | None:
     """How many positions a model has an embedding for. None where it has none, as with rotary positions or ALiBi,
     whose texts may be longer than ``max_position_embeddings``, or where that cannot be told.
 
     It can where a table of one of the usual names has as many rows as the configuration says, and those that the
     module itself passes over (OPT's offset).
     """
-    said = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    said: int | None = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
             offset = getattr(module, "offset", 0)
@@ -81,7 +81,7 @@ def learned_positions(model: nn.Module) -> int | None:
     return None
 
 
-def check_positions(model: nn.Module, max_cache_len: int) -> None:
+def check_positions(model: Any, max_cache_len: int) -> None:
     """Raises ValueError where a row of so many tokens has positions that the model knows nothing of."""
     known = learned_positions(model)
     if known is not None and max_cache_len > known:

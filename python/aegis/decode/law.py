@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from aegis.decode.processors import check_stateless
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 
 __all__ = ["Domain", "Law", "coins", "draw"]
@@ -78,6 +79,7 @@ class Law:
 
     def __init__(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
         self.processors = tuple(sampler.processors) if isinstance(sampler, ProcessedSampler) else ()
+        check_stateless(self.processors)
         self.sampler = sampler.sampler if isinstance(sampler, ProcessedSampler) else sampler
         self.greedy = self.sampler.greedy
         self.needs_text = bool(self.processors) or self.sampler.needs_history

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Fused", "fuse"]
+__all__ = ["Fused", "check_stateless", "fuse"]
+
+# They count their calls, or keep a cache that grows by a token in each.
+_STATEFUL = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
 
 
 class Fused(NamedTuple):
@@ -43,6 +46,18 @@ def fuse(processors: Sequence[Any], *, do_sample: bool) -> Fused:
     if len(rest) == 1 and type(rest[0]) is hf.RepetitionPenaltyLogitsProcessor and _counts_prompt(rest[0]):
         options["repetition_penalty"] = rest.pop().penalty
     return Fused(rest, options)
+
+
+def check_stateless(processors: Iterable[Any]) -> None:
+    """Raises ValueError for a processor of transformers that has to be called once for each token of a text. One that
+    speculates asks about guesses, too, several at a time."""
+    for processor in processors:
+        if any(kind.__name__ in _STATEFUL for kind in type(processor).__mro__):
+            name = "guidance_scale" if "Guidance" in type(processor).__name__ else "watermarking_config"
+            raise ValueError(
+                f"logits_processor: expected none that keeps a state, since a draft guesses, got "
+                f"{type(processor).__name__} ({name}); without a draft it can be used"
+            )
 
 
 def _is_plain(warper: Any) -> bool:

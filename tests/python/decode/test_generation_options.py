@@ -287,3 +287,10 @@ def test_selected_rows_of_a_cache(llama):
         got = aegis.generate(llama, ids, past_key_values=cache, **GREEDY)
     assert torch.equal(got, llama.generate(ids, **GREEDY))
     assert cache.row_lengths == [16, 0, 16, 0]
+
+
+def test_embeddings_are_refused_by_their_name():
+    model = tiny_models.make("llama")
+    embeddings = model.get_input_embeddings()(tiny_models.prompts(1))
+    with pytest.raises(ValueError, match="inputs_embeds: expected none, but token ids as input_ids"):
+        aegis.generate(model, inputs_embeds=embeddings, max_new_tokens=2)

@@ -159,6 +159,22 @@ def test_bad_input(llama):
             SpeculativeFastRunner(llama, max_cache_len=20, tree=tree, overlap=True)
 
 
+def test_processors_that_count_their_calls_are_refused(llama):
+    """With a draft they gave other tokens; without, they give transformers' own."""
+    ids, guided = tiny_models.prompts(2), GREEDY | {"guidance_scale": 1.5, "max_new_tokens": 6}
+    assert torch.equal(aegis.generate(llama, ids, **guided), llama.generate(ids, **guided))
+    keys = transformers.SynthIDTextWatermarkingConfig(keys=[3, 5], ngram_len=3)
+    runner = SpeculativeFastRunner(llama, batch_size=2, max_cache_len=64)
+    for options, kind in (
+        (guided, "Guidance.* .guidance_scale"),
+        (GREEDY | {"watermarking_config": keys}, "SynthID.* .watermarking_config"),
+    ):
+        for draft in ({"draft": PromptLookup()}, {"runner": runner}):
+            with pytest.raises(ValueError, match=f"logits_processor: expected none that keeps a state.*{kind}"):
+                aegis.generate(llama, ids, **draft, **options)
+    assert torch.equal(aegis.generate(llama, ids, runner=runner, **GREEDY), llama.generate(ids, **GREEDY))
+
+
 @pytest.mark.parametrize("options", [{}, {"tree": (2, 1)}, {"overlap": True}], ids=["line", "tree", "overlap"])
 def test_processors_see_the_rows_of_the_batch_and_no_more(llama, options):
     """The runner has room for more."""
