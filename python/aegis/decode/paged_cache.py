@@ -58,7 +58,7 @@ class PagedKVCache(SlottedStaticCache):
 
     With ``attn_implementation="aegis"`` a decoded token reads the pages where they lie, on a CPU and on CUDA. Other
     attention, and passes of several tokens (prompts, verification of guesses), get a linear copy of what their queries
-    see: they cost as much memory, for a layer at a time, and its traffic twice. What pages hold beside a row's tokens,
+    see: they cost as much memory, for a layer at a time, and its traffic twice. What pages hold behind a row's tokens,
     of requests that had them before or of guesses taken back, is zero in the copies, so that no NaN or infinity gets
     from there to another request. Shared pages are as their first request filled them.
 

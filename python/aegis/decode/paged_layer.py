@@ -37,14 +37,8 @@ class PagedLayer(SlottedLayer):
 
     def seen(self, shortest: int, longest: int, tokens: int) -> tuple[int | None, int]:
         total = longest + tokens
-        start = 0 if self.window is None else max(shortest - self._reach, 0)
+        start = 0 if self.window is None else max(shortest - (self.window - 1 + self._positions.slack), 0)
         return start, total - start
-
-    @property
-    def _reach(self) -> int:
-        """How many tokens before a pass its queries may see, where there is a window."""
-        assert self.window is not None
-        return self.window - 1 + self._positions.slack
 
     def _write_and_read(self, keys: Tensor, values: Tensor, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
         positions = self._positions
@@ -57,12 +51,9 @@ class PagedLayer(SlottedLayer):
         if positions.shortest != positions.longest:
             lengths = positions.host.lengths
             for row, own in enumerate(positions.batch_rows(batch)):
-                first = 0 if self.window is None else lengths[own] - self._reach - start
                 end = lengths[own] + tokens - start
-                for copied in seen:
-                    if first > 0:
-                        copied[row, :, :first].zero_()
-                    if end < count:
+                if end < count:  # and where a page was given back before a window, there are zeros
+                    for copied in seen:
                         copied[row, :, end:].zero_()
         return seen
 
@@ -79,13 +70,9 @@ class PagedLayer(SlottedLayer):
             seen = self.pool()
         else:
             keys, values = self._linear(batch, 0, self.max_cache_len)
-            lengths = positions.where(batch)[:, None]
-            places = torch.arange(self.max_cache_len, device=lengths.device)
-            others = places >= lengths + tokens
-            if self.window is not None:
-                others |= places < lengths - self._reach
-            others = others[:, None, :, None]
-            seen = keys.masked_fill(others, 0), values.masked_fill(others, 0)
+            ends = positions.where(batch)[:, None] + tokens
+            behind = (torch.arange(self.max_cache_len, device=ends.device) >= ends)[:, None, :, None]
+            seen = keys.masked_fill(behind, 0), values.masked_fill(behind, 0)
         if self._last:
             positions.advance(batch, tokens)
         return seen
