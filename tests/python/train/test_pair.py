@@ -87,7 +87,7 @@ def test_the_draft_goes_on_alone(settings, tmp_path, monkeypatch):
 
     monkeypatch.setattr("aegis.train.pair.Trainer", Recorded)
     pair = train_pair(tmp_path / "pair.pt", replace(settings, steps=8))
-    assert len(seen) == 8 + draft_steps(replace(settings, steps=8)) == 10
+    assert len(seen) == 8 + draft_steps(replace(settings, steps=8)) == 14
     for name, weight in pair.state_dict().items():
         assert torch.equal(weight, seen[7][name]) == name.startswith("target.")
     assert all(weight.requires_grad for weight in pair.parameters())
