@@ -73,7 +73,7 @@ def one_vocabulary(table: Table, vocabulary: int, rounds: int) -> None:
         processors = hugging_face()
         torch.testing.assert_close(ours["chain"](), processors(scores), rtol=2e-5, atol=1e-9)
         slow |= {"hugging face": lambda: processors(scores), "chain beside": ours["chain"]}
-    seconds = interleave(quick, rounds, 5) | interleave(slow, max(rounds // 4, 2), 1)
+    seconds = interleave(quick, rounds, 5) | interleave(slow, max(rounds // 4, 5), 1)
     took = {name: median(times) * 1e6 for name, times in seconds.items()}
     name = f"V = {vocabulary:,}"
     limits = f"top-k {TOP_K}, top-p {TOP_P}, temperature"
