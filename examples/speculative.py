@@ -4,8 +4,8 @@ python examples/speculative.py                       # trains the pair for about
 python examples/speculative.py --prompt "def " --temperature 0.5
 python examples/speculative.py --mode eager          # compiles nothing: slower text, but at once
 
-What it writes looks like Python and means nothing: the model saw 2.5 MB of text. With --temperature 0 (greedy) so small a
-model soon repeats itself, and guesses are then easier than they should be.
+What it writes looks like Python and means nothing: the model saw 2.5 MB of text. With --temperature 0 (greedy) so small
+a model soon repeats itself, and guesses are then easier than they should be.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def main() -> None:
     if args.temperature > 0:
         options |= {"temperature": args.temperature, "top_k": 0, "seed": args.seed}
     if args.mode == "compiled":
-        print("compiling (half a minute to two; once for each size) ...", flush=True)
+        print("compiling (about a minute; seconds where it was done before) ...", flush=True)
     seconds = dict.fromkeys(runners, float("inf"))
     for turn in range(4):  # the first one warms up, or compiles
         for name, runner in runners.items():
