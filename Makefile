@@ -81,7 +81,7 @@ build: $(STAMP)/build
 # --- what the README tells --------------------------------------------------------------------------------------
 
 # Threads of OpenMP that spin for each other take ten times as long as soon as anything else runs on the machine.
-demo speculate soak test asan: export OMP_WAIT_POLICY ?= PASSIVE
+demo soak test asan: export OMP_WAIT_POLICY ?= PASSIVE
 
 demo: $(STAMP)/build $(STAMP)/deps-demo
 	@echo "== training a small GPT through aegis.FlatArenaDataLoader: about two minutes on two cores"

@@ -64,6 +64,7 @@ class BlockDecoder:
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int, history: Tensor | None) -> Tensor:
         """As :meth:`CUDAGraphFastRunner.prefill`; the tokens are a view that the next call overwrites."""
         tokens = self.runner.prefill(input_ids, attention_mask, chunk=chunk, history=history)
+        self.static_pass.forget_if_changed()
         padding = None if attention_mask is None else (attention_mask == 0).sum(1)
         self._padding = padding if padding is not None and bool(padding.any()) else None
         return tokens

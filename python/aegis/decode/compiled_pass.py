@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from aegis.decode.cache import SlottedStaticCache
-from aegis.decode.graph import compiled
+from aegis.decode.graph import compiled, fingerprint
 from aegis.decode.huggingface import cache_argument, forward_arguments
 
 __all__ = ["CompiledPasses", "StaticPass", "checked_mode"]
@@ -33,6 +33,8 @@ class StaticPass:
 
     Positions and ranges of the cache are computed from its lengths, so that one compilation serves everywhere in a
     text. The caller brackets it with ``cache.step``.
+
+    What is compiled of it is kept here, for as long as the model is as it was.
     """
 
     def __init__(self, model: Any, cache: SlottedStaticCache) -> None:
@@ -40,6 +42,21 @@ class StaticPass:
         self.cache = cache
         self._cache_argument = cache_argument(model)
         self._arguments = forward_arguments(model)
+        self._compiled: dict[Hashable, Callable[..., Tensor]] = {}
+        self._fingerprint: tuple[Any, ...] = ()
+
+    def compiled(self, key: Hashable, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """``function``, which calls this, compiled; the same one whenever the key is the same."""
+        if not self._compiled:
+            self._fingerprint = fingerprint(self.model)
+        if key not in self._compiled:
+            self._compiled[key] = compiled(function)
+        return self._compiled[key]
+
+    def forget_if_changed(self) -> None:
+        """Drops what was compiled if the model has changed since; for the beginning of a text."""
+        if self._compiled and fingerprint(self.model) != self._fingerprint:
+            self._compiled.clear()
 
     def __call__(self, tokens: Tensor, padding: Tensor, keep: int) -> Tensor:
         """Logits (rows, keep, V) behind the last ``keep`` of (rows, n) tokens; padding is (rows,) int64, how many
@@ -78,7 +95,6 @@ class CompiledPasses:
     def __init__(self, forward: StaticPass, sizes: Collection[int]) -> None:
         self.sizes = frozenset(sizes)
         self._forward = forward
-        self._compiled: dict[int, Callable[..., Tensor]] = {}
 
     def takes(self, first: int, tokens: Tensor) -> bool:
         """Whether such a pass is one of these: of a size asked for, over all rows."""
@@ -95,7 +111,6 @@ class CompiledPasses:
             ValueError: a row has no room; nothing has been written.
         """
         batch, count = tokens.shape
-        if count not in self._compiled:
-            self._compiled[count] = compiled(lambda tokens, padding: self._forward(tokens, padding, count))
+        run = self._forward.compiled(count, lambda tokens, padding: self._forward(tokens, padding, count))
         with self._forward.cache.step(count, batch):
-            return self._compiled[count](tokens, padding)
+            return run(tokens, padding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from aegis.decode.accept import Verified, accept_by_ratio, accept_equal
 from aegis.decode.block_decoder import BlockDecoder
-from aegis.decode.graph import compiled
 from aegis.decode.law import Domain, Law, draw
 
 __all__ = ["MOST_GUESSES", "CompiledGuesses", "CompiledVerdicts"]
@@ -44,7 +42,6 @@ class _Round:
         self._cache = decoder.cache
         self._forward = decoder.static_pass
         self._vocabulary = decoder.model.config.get_text_config(decoder=True).vocab_size
-        self._compiled: dict[_Form, Callable[..., Tensor]] = {}
 
     def takes(self, law: Law, first: int, batch: int) -> bool:
         """Whether it can be asked with this law, for rows first, first + 1, ..."""
@@ -53,10 +50,9 @@ class _Round:
     def _called(self, law: Law, text: Tensor, drawn: bool, *tensors: Tensor | None) -> Tensor:
         settings, bias = law.tables(len(text), self._vocabulary, text.device)
         form = _Form(law.greedy, law.sampler.keep_ties, len(settings), bias is not None, drawn)
-        if form not in self._compiled:
-            self._compiled[form] = compiled(lambda *tensors: self._run(form, *tensors))
+        run = self._forward.compiled((type(self), self.count, form), lambda *tensors: self._run(form, *tensors))
         with self._cache.step(self.count + 1, len(text)):
-            return self._compiled[form](text, self._decoder.padding, settings, bias, *tensors)
+            return run(text, self._decoder.padding, settings, bias, *tensors)
 
     def _run(self, form: _Form, *tensors: Tensor) -> Tensor:
         raise NotImplementedError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from aegis.decode.graph import capture_graph, compiled
+from aegis.decode.graph import capture_graph, compiled, fingerprint
 from aegis.decode.huggingface import cache_argument, check_model, check_positions, forward_arguments
 from aegis.decode.model_setup import set_up
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
@@ -53,8 +53,9 @@ class CUDAGraphFastRunner:
         cache: a SlottedStaticCache (or PagedKVCache) to decode into, instead of a new one of the sizes above.
         sampler: picks tokens; without, greedy.
         mode: as above; ``"auto"`` takes the default.
-        on_change: what to do when captured parameters of the model were replaced or moved since: ``"recapture"`` or
-            ``"raise"``.
+        on_change: what to do when the model has changed since a step was captured or compiled (parameters replaced or
+            moved, modules, hooks, modes): ``"recapture"`` or ``"raise"``. That is looked at in ``prefill``; amid a
+            text a model must stay as it is.
         clone: whether tokens are returned as copies. Without, they are a view that the next step overwrites.
 
     Raises:
@@ -313,17 +314,14 @@ class CUDAGraphFastRunner:
 
     def _check_unchanged(self) -> None:
         """A replay reads the addresses that were captured."""
-        if self._captured is None or self._parameters() == self._fingerprint:
+        if self._captured is None or fingerprint(self.model) == self._fingerprint:
             return
         if self._raise_on_change:
             raise ValueError(
-                "model: expected the parameters that were captured, got others (replaced, moved or converted since); "
-                "on_change='recapture' captures again"
+                "model: expected the parameters and modules that were captured, got others (replaced, moved, converted "
+                "or set otherwise since); on_change='recapture' captures again"
             )
         self._captured = None
-
-    def _parameters(self) -> tuple[Any, ...]:
-        return tuple((p.data_ptr(), p.dtype, p.shape) for p in self.model.parameters())
 
     # --- the step ------------------------------------------------------------------------------------------------
 
@@ -389,7 +387,7 @@ class CUDAGraphFastRunner:
         return self.mode == "compiled" or self.sampler.needs_history
 
     def _capture(self) -> Callable[[], Tensor]:
-        self._fingerprint = self._parameters()
+        self._fingerprint = fingerprint(self.model)
         step = (lambda: self._advance(self._rows)) if self._sampler_apart else self._advance_and_pick
         if self.mode == "compiled":
             return compiled(step)

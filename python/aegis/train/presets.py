@@ -24,6 +24,6 @@ class Preset:
 PRESETS = {
     "small": Preset(layers=4, heads=4, width=128, block_size=128, batch_size=16, steps=1000, lr=2e-3),
     "micro": Preset(layers=6, heads=6, width=384, block_size=256, batch_size=64, steps=5000, lr=1e-3),
-    "target": Preset(layers=6, heads=6, width=240, block_size=256, batch_size=8, steps=1200, lr=3e-3),
-    "draft": Preset(layers=2, heads=4, width=160, block_size=256, batch_size=8, steps=1200, lr=3e-3),
+    "target": Preset(layers=6, heads=6, width=384, block_size=256, batch_size=8, steps=800, lr=3e-3),
+    "draft": Preset(layers=2, heads=4, width=256, block_size=256, batch_size=8, steps=800, lr=3e-3),
 }

@@ -7,7 +7,14 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models
-from aegis.decode import EarlyExit, FusedLogitsSampler, PromptLookup, SpeculativeFastRunner, compiled_round
+from aegis.decode import (
+    EarlyExit,
+    FusedLogitsSampler,
+    PromptLookup,
+    SpeculativeFastRunner,
+    compiled_pass,
+    compiled_round,
+)
 from aegis.decode import speculative as speculative_module
 from aegis.decode.compiled_round import CompiledGuesses, CompiledVerdicts
 from aegis.decode.drafts import PromptLookupDraft, Proposal
@@ -45,7 +52,7 @@ def truly_compiled(target, draft):
 @pytest.fixture
 def by_hand(monkeypatch):
     """The same functions without a compiler, which needs seconds for each."""
-    monkeypatch.setattr(compiled_round, "compiled", lambda function: function)
+    monkeypatch.setattr(compiled_pass, "compiled", lambda function: function)
 
 
 @pytest.fixture
@@ -148,7 +155,7 @@ def test_sampled_tokens_are_those_of_the_eager_runner(truly_compiled, calls):
             results.append((counts, runner.step().counts, runner.text(0).tolist(), runner.text(1).tolist()))
             runner.reset()
     assert results[0] == results[1]
-    assert len(truly_compiled._verdicts._compiled) <= 2, "compiled once for greedy and once for sampled"
+    assert len(truly_compiled._decoder.static_pass._compiled) <= 2, "compiled once for greedy and once for sampled"
     assert calls.count("guess") == calls.count("verify")
 
 

@@ -89,7 +89,7 @@ def test_full_cache_is_an_error_and_stays_as_it_is_case8(llama, mode):
         assert all(torch.equal(layer.keys, keys) for layer, keys in zip(runner.cache.layers, before, strict=True))
 
 
-def test_changed_parameters_are_captured_anew_or_refused():
+def test_a_changed_model_is_captured_anew_or_refused():
     model, ids = tiny_models.make("llama"), tiny_models.prompts(1)
     runners = [
         aegis.CUDAGraphFastRunner(model, max_cache_len=32, mode="compiled", on_change=change, clone=True)
@@ -100,11 +100,13 @@ def test_changed_parameters_are_captured_anew_or_refused():
             runner.prefill(ids)
             runner.step()
         runner.reset()
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().flip(0).clone())
+    before = reference(model, ids, 2)
+    model.lm_head.register_forward_hook(lambda module, arguments, logits: -logits)
     with runners[0] as runner:
         got = [runner.prefill(ids), runner.step()]
     assert torch.equal(torch.stack(got), reference(model, ids, 2))
-    with runners[1] as runner, pytest.raises(ValueError, match="model: expected the parameters that were captured"):
+    assert not torch.equal(torch.stack(got), before)
+    with runners[1] as runner, pytest.raises(ValueError, match="model: expected the parameters and modules that were"):
         runner.prefill(ids)
 
 
