@@ -29,9 +29,9 @@ int64_t PageTable::needed(std::span<const uint32_t> sequences,
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& sequence = of(sequences[i]);
     if (lengths[i] <= sequence.length) continue;
-    // Of what no table has room for, no more than shows it: neither lengths nor sums overflow.
-    const int64_t last = std::min((lengths[i] - 1) / block_size_, 2 * pages());
-    needed += last + 1 - std::ssize(sequence.pages);
+    // Blocks that were given back count on both sides, and may be more than the table has pages.
+    const int64_t more = (lengths[i] - 1) / block_size_ + 1 - std::ssize(sequence.pages);
+    needed += std::min(more, 2 * pages());  // which shows that there is no room: no sum overflows
     if (!last_is_shared(sequence)) continue;
     const uint32_t page = sequence.pages.back();
     // Where all who hold it write, the last of them keeps it.

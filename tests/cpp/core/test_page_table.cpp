@@ -137,6 +137,30 @@ TEST(PageTable, WhatIsTrimmedIsGivenBackAndCanStillBeShared) {
   table.check_invariants();
 }
 
+TEST(PageTable, ATextOfMoreBlocksThanThereArePagesNeedsRoomLikeAnyOther) {
+  for (Eviction eviction : {Eviction::none, Eviction::lru}) {
+    PageTable table(4, 2, eviction);
+    for (uint32_t sequence : {1, 2}) table.begin(sequence, {});
+    const std::vector<uint32_t> long_one{1}, both{1, 2};
+    const auto extend_to = [&](int64_t length) {
+      table.extend(long_one, std::vector<int64_t>{length});
+    };
+    for (int64_t length = 2; length <= 40; length += 2) {  // 20 blocks, one of them there
+      extend_to(length);
+      table.trim(1, length - 2);
+    }
+    EXPECT_EQ(table.free_pages() + table.evictable_pages(), 3);
+    EXPECT_THROW(extend_to(48), PagesExhausted);
+    EXPECT_THROW(extend_to(INT64_MAX), PagesExhausted);
+    EXPECT_THROW(table.extend(both, std::vector<int64_t>{46, 2}), PagesExhausted);
+    EXPECT_THROW(table.expect_room(both, std::vector<int64_t>{42, 6}), PagesExhausted);
+    EXPECT_EQ(table.length(1), 40);
+    table.extend(both, std::vector<int64_t>{44, 2});
+    EXPECT_THROW(extend_to(46), PagesExhausted);
+    table.check_invariants();
+  }
+}
+
 TEST(PageTable, TokensThatAreToldAfterTheirPagesWentAreNotFound) {
   PageTable table(8, 4, Eviction::lru);
   table.begin(1, {});
