@@ -90,12 +90,14 @@ SpscRing::SpscRing(Mapping memory, Descriptor attached, uint64_t capacity)
   producer_.seen = shared_->head.load(std::memory_order_acquire);
 }
 
-/// Returns whether it was not registered before.
+/// Returns whether it was not registered before, or another process was since.
 bool SpscRing::register_as(Process& process, Side& side) noexcept {
   const uint64_t generation = fork_generation() + 1;
-  if (side.registered == generation) return false;
-  side.registered = generation;
+  const bool same = side.registered == generation;
+  if (same && process.id.load(std::memory_order_relaxed) == side.id) return false;
   const auto id = static_cast<uint64_t>(getpid());
+  side.registered = generation;
+  side.id = id;
   process.id.store(0, std::memory_order_relaxed);  // nobody, while the two do not belong together
   process.started.store(start_time(id), std::memory_order_release);
   process.id.store(id, std::memory_order_release);

@@ -141,6 +141,8 @@ class SpscRing {
 
   /// This process is the producer, or the consumer, from now on: the other side can then tell when
   /// it is gone. Cheap where nothing has changed; waits and Python's calls do it by themselves.
+  /// Whoever pushes in place of a process that may have been killed calls it first: it counts what
+  /// that left.
   void be_producer() noexcept {
     if (register_as(shared_->producer, producer_)) count_what_came();
   }
@@ -208,6 +210,7 @@ class SpscRing {
   struct alignas(64) Side {
     uint64_t seen = 0;        // producer: head, as last looked at; never ahead of it
     uint64_t registered = 0;  // 1 + fork_generation() of when this process registered
+    uint64_t id = 0;          // as what
   };
 
   SpscRing(Mapping memory, Descriptor attached, uint64_t capacity);

@@ -238,6 +238,26 @@ TEST(SpscRing, AProducerGoesOnBehindWhatAKilledOneHadNotCounted) {
   }
 }
 
+TEST(SpscRing, ASideComesBackFromAProcessThatWasKilled) {
+  const auto ring = SpscRing::create(8, true);
+  Words words(*ring);
+  ring->be_producer();
+  ASSERT_TRUE(ring->try_push(entry(0)));
+  EXPECT_EQ(in_child([&] {
+              ring->be_producer();
+              const bool pushed = ring->try_push(entry(1));
+              words.at(kTail) = 1;  // as if killed before it counted
+              return pushed;
+            }),
+            Child::ok);
+  ring->be_producer();
+  EXPECT_EQ(ring->size(), 2u);
+  ASSERT_TRUE(ring->try_push(entry(2)));
+  SpscEntry e;
+  for (uint64_t n = 0; n < 3; ++n) ASSERT_TRUE(ring->try_pop(e) && is(e, n));
+  EXPECT_EQ(ring->wait_entry(50ms), Wait::timeout) << "the producer is this process again";
+}
+
 TEST(SpscRing, IndicesGoOnAcrossTwoToTheThirtySecondAndTwoToTheSixtyFourth) {
   for (const uint64_t start : {(uint64_t{1} << 32) - 5, ~uint64_t{0} - 5}) {
     const auto first = SpscRing::create(4, true);
