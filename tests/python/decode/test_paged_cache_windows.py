@@ -166,6 +166,21 @@ def test_out_of_pages_in_one_table_changes_no_other(short):
             assert cache.tables[kind].free_pages == free
 
 
+def test_out_of_pages_beside_a_text_of_more_blocks_than_there_are_pages():
+    model = tiny_models.make("mistral")
+    ids = tiny_models.prompts(2, 96)
+    cache = cache_of(model, pages={"sliding_attention": 8})
+    with cache.rows([0]):
+        for part in ids[:1, :80].split(BLOCK, 1):
+            forward(model, part, cache)
+    table = cache.tables["sliding_attention"]
+    before = table.free_pages + table.evictable_pages
+    with pytest.raises(PagesExhausted, match=rf"expected 8 to be free or evictable, but {before} are free"):
+        forward(model, ids[:, 80:95], cache)
+    assert cache.row_lengths == [80, 0]
+    table.check_invariants()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pass_that_dies_takes_no_window_away(family):
     model = tiny_models.make(family, attention="aegis")
