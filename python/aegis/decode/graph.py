@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,10 +24,13 @@ def compiled(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     The model, which ``step`` finds in an attribute called ``model``, is not looked at again: the caller compares its
     :func:`fingerprint`. That is some 1,700 questions to 6 layers, and would be a tenth to a sixth of a small model's
-    step.
+    step. Where torch keeps what all runners compiled in one place, though, these questions are what tells their models
+    apart, and are asked.
     """
     # The code around the kernels in C++ too: a quarter of what a step costs beside them.
-    options: dict[str, Any] = {"cpp_wrapper": True, "guard_filter_fn": _not_of_model}
+    options: dict[str, Any] = {"cpp_wrapper": True}
+    if _OWN_CACHE:
+        options["guard_filter_fn"] = _not_of_model
     result: Callable[..., Tensor] = torch.compile(step, dynamic=False, options=options, **_OWN_CACHE)
     return result
 
@@ -37,28 +41,53 @@ def _not_of_model(guards: Sequence[Any]) -> list[bool]:
 
 
 def fingerprint(model: nn.Module) -> tuple[Any, ...]:
-    """What a captured or compiled step of a model rests on: where its parameters lie, what modules it has, their hooks
-    and what they and its configuration have for switches and names (``training``, the adapters in use). Numbers are
-    left out, since modules count in them.
+    """What a captured or compiled step of a model rests on: where its parameters and saved buffers lie, what modules it
+    has, their hooks, and what they and its configuration have for switches, names, fractions and functions
+    (``training``, the adapters in use and their scale, a ``forward`` of their own). Whole numbers are left out, since
+    modules count in them.
 
     Cost: a millisecond for some hundred modules.
     """
-    parameters = tuple((p.data_ptr(), p.dtype, p.shape) for p in model.parameters())
     modules = tuple(
-        (id(module), len(module._forward_hooks), len(module._forward_pre_hooks), _switches(vars(module)))
+        (
+            weakref.ref(module),  # an address alone may be given to another module later
+            type(module),
+            tuple(module._forward_hooks),
+            tuple(module._forward_pre_hooks),
+            tuple(map(_place, _saved_buffers(module))),
+            _settings(vars(module)),
+        )
         for module in model.modules()
     )
-    return parameters, modules, _switches(vars(model.config))
+    return tuple(map(_place, model.parameters())), modules, _settings(vars(model.config))
 
 
-def _switches(attributes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _saved_buffers(module: nn.Module) -> list[Tensor]:
+    """Others are made anew by passes, as frequencies of rotary positions are."""
+    passing = module._non_persistent_buffers_set
+    return [buffer for name, buffer in module._buffers.items() if buffer is not None and name not in passing]
+
+
+def _settings(attributes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     found: list[tuple[str, Any]] = []
     for name, value in attributes.items():
-        if isinstance(value, (bool, str)) or value is None:
+        if _is_plain(value):
             found.append((name, value))
-        elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+        elif isinstance(value, (list, tuple)) and all(map(_is_plain, value)):
             found.append((name, tuple(value)))
+        elif isinstance(value, dict) and all(map(_is_plain, value.values())):
+            found.append((name, tuple(value.items())))
+        elif callable(value) and not isinstance(value, nn.Module):
+            found.append((name, id(value)))
     return tuple(found)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (bool, float, str))
 
 
 def capture_graph(step: Callable[[], Tensor], state: Sequence[Tensor]) -> Callable[[], Tensor]:

@@ -1,8 +1,11 @@
 """What a captured or compiled step rests on."""
 
+import types
+
 import pytest
 import tiny_models
 import torch
+from aegis.decode import graph
 from aegis.decode.graph import compiled, fingerprint
 
 
@@ -26,14 +29,67 @@ def _names(model):
     model.model.layers[0].adapters.append("second")
 
 
+def _scale(model):
+    model.model.layers[0].scaling["first"] = 3.0
+
+
+def _fraction(model):
+    model.model.layers[0].self_attn.scaling *= 2
+
+
+def _forward(model):
+    norm = model.model.norm
+    norm.forward = types.MethodType(lambda self, states: states, norm)
+
+
+def _kind(model):
+    model.model.norm.__class__ = type("Norm", (type(model.model.norm),), {})
+
+
+def _layout(model):
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    weight.data = weight.data.t()
+
+
+def _buffer(model):
+    model.model.layers[0].table = torch.ones(3, 1)
+
+
+def _other_hook(model):
+    layer = model.model.layers[0]
+    layer._forward_hooks.clear()
+    layer.register_forward_hook(lambda module, arguments, output: None)
+
+
 def _attention(model):
     model.config._attn_implementation = "eager"
 
 
-@pytest.mark.parametrize("change", [_weight, _module, _hook, _switch, _names, _attention, torch.nn.Module.train])
+@pytest.mark.parametrize(
+    "change",
+    [
+        _weight,
+        _layout,
+        _buffer,
+        _module,
+        _kind,
+        _forward,
+        _hook,
+        _other_hook,
+        _switch,
+        _names,
+        _scale,
+        _fraction,
+        _attention,
+        torch.nn.Module.train,
+    ],
+)
 def test_fingerprint_tells_of_a_change(change):
     model = tiny_models.make("llama")
-    model.model.layers[0].adapters = ["first"]
+    layer = model.model.layers[0]
+    layer.adapters, layer.scaling = ["first"], {"first": 2.0}
+    layer.register_buffer("table", torch.ones(3))
+    layer.register_forward_hook(lambda module, arguments, output: output)
     before = fingerprint(model)
     assert fingerprint(model) == before
     change(model)
@@ -42,11 +98,14 @@ def test_fingerprint_tells_of_a_change(change):
 
 def test_fingerprint_does_not_mind_what_a_pass_changes():
     model, ids = tiny_models.make("llama"), tiny_models.prompts(1)
+    layer = model.model.layers[0]
+    layer.calls = 1
+    layer.register_buffer("passing", torch.ones(3), persistent=False)
     before = fingerprint(model)
-    model.model.layers[0].calls = 1
     with torch.no_grad():
         model(ids)
-        model.model.layers[0].calls += 1
+        layer.calls += 1
+        layer.passing = torch.zeros(3)
         model.lm_head.weight += 1
     assert fingerprint(model) == before
 
@@ -71,3 +130,25 @@ def test_the_model_is_left_to_the_caller_and_nothing_else():
         compilations = torch._dynamo.utils.counters["stats"]["unique_graphs"]
         run(x)
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compilations
+
+
+def test_models_are_told_apart_where_torch_keeps_all_in_one_place(monkeypatch):
+    """As releases without isolate_recompiles do."""
+    compile = torch.compile
+    monkeypatch.setattr(graph, "_OWN_CACHE", {})
+    monkeypatch.setattr(  # without C++ to compile
+        torch,
+        "compile",
+        lambda step, *, options, **rest: compile(
+            step, backend="eager", options={k: v for k, v in options.items() if k == "guard_filter_fn"} or None, **rest
+        ),
+    )
+
+    class Step:
+        def __init__(self, model):
+            self.model = model
+            self.run = compiled(lambda x: self.model(x))
+
+    x = torch.tensor([[-1.0, 2.0]])
+    for model in (torch.nn.ReLU(), torch.nn.Sigmoid()):
+        assert torch.equal(Step(model).run(x), model(x))
