@@ -1,10 +1,10 @@
 """A language model and its draft, trained here and now on the demo's text, and what the draft gains.
 
-python examples/speculative.py                       # trains the pair for about 12 minutes, unless it was
+python examples/speculative.py                       # trains the pair for about 18 minutes, unless it was
 python examples/speculative.py --prompt "def " --temperature 0.5
 python examples/speculative.py --mode eager          # compiles nothing: slower text, but at once
 
-What it writes looks like Python and means nothing: the model saw 2.5 MB of text. With --temperature 0 (greedy) so small
+What it writes looks like Python and means nothing: the model saw 1.6 MB of text. With --temperature 0 (greedy) so small
 a model soon repeats itself, and guesses are then easier than they should be.
 """
 

@@ -54,8 +54,8 @@ class CUDAGraphFastRunner:
         sampler: picks tokens; without, greedy.
         mode: as above; ``"auto"`` takes the default.
         on_change: what to do when the model has changed since a step was captured or compiled (parameters replaced or
-            moved, modules, hooks, modes): ``"recapture"`` or ``"raise"``. That is looked at in ``prefill``; amid a
-            text a model must stay as it is.
+            moved, modules, hooks, modes): ``"recapture"`` or ``"raise"``. That is looked at in ``prefill``, whole
+            numbers that modules keep left out; amid a text a model must stay as it is.
         clone: whether tokens are returned as copies. Without, they are a view that the next step overwrites.
 
     Raises:
