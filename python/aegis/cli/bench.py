@@ -119,8 +119,8 @@ def _first_difference(args: argparse.Namespace, dataset: aegis.TokenDataset, cou
     for name in _LOADERS:
         with _loader(args, name, dataset) as loader:
             taken.append([[tensor.clone() for tensor in batch] for batch in islice(loader, count)])
-    for number, (ours, theirs) in enumerate(zip(*taken, strict=True)):
-        if not all(map(torch.equal, ours, theirs)):
+    for number, (theirs, ours) in enumerate(zip(*taken, strict=True)):
+        if not all(map(torch.equal, theirs, ours)):
             return number
     return None
 

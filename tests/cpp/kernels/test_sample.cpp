@@ -6,15 +6,14 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <new>
-#include <numeric>
 #include <random>
 #include <vector>
 
 #include "kernels/every_isa.h"
 #include "kernels/philox.h"
 #include "last_page.h"
+#include "score_rows.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};
@@ -39,43 +38,30 @@ namespace {
 class SampleTest : public EveryIsa {};
 AEGIS_EVERY_ISA(SampleTest);
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 struct Result {
   std::vector<int64_t> tokens;
   std::vector<unsigned char> valid;
   std::vector<float> logprobs;
 };
 
-/// Rows of logits, between and around which there is +infinity: a row that reads it takes it.
 template <class Element>
-struct Batch {
-  int64_t rows, count, stride;
-  std::vector<Element> logits;
-  SampleSettings settings{1, 0, 1, 0};
-  bool keep_ties = false;
+struct Batch : ScoreRows<Element> {
   std::vector<SampleState> states;
 
   template <class Value>
-  Batch(int64_t rows, int64_t count, Value&& value)
-      : rows(rows), count(count), stride(count + 1 + count % 3) {
-    logits.assign(1 + rows * stride + 64, from_float<Element>(kInfinity));
-    for (int64_t i = 0; i < rows * count; ++i)
-      at(i / count, i % count) = from_float<Element>(value());
+  Batch(int64_t rows, int64_t count, Value&& value) : ScoreRows<Element>(rows, count, value) {
     for (int64_t r = 0; r < rows; ++r) states.push_back({1, r, 0, 0});
   }
 
-  Element& at(int64_t row, int64_t i) { return logits[1 + row * stride + i]; }
-
-  Result run(Isa isa) const { return run(isa, 0, rows); }
+  Result run(Isa isa) const { return run(isa, 0, this->rows); }
   Result run(Isa isa, int64_t begin, int64_t end) const {
+    const int64_t rows = this->rows;
     Result result{std::vector<int64_t>(rows, -1), std::vector<unsigned char>(rows, 2),
                   std::vector<float>(rows, -1)};
     std::vector<SampleState> advanced = states;
     sample_kernel<Element>(isa)(
-        {logits.data() + 1, stride, count, &settings, 0, advanced.data(), keep_ties,
-         result.tokens.data(), reinterpret_cast<bool*>(result.valid.data()),
+        {this->data(), this->stride, this->count, &this->settings, 0, advanced.data(),
+         this->keep_ties, result.tokens.data(), reinterpret_cast<bool*>(result.valid.data()),
          result.logprobs.data()},
         begin, end);
     for (int64_t r = 0; r < rows; ++r) {
@@ -83,12 +69,6 @@ struct Batch {
     }
     return result;
   }
-};
-
-constexpr SampleSettings kEverySetting[] = {
-    {1, 0, 1, 0},   {0.5f, 0, 1, 0.1f},   {2, 3, 1, 0},       {1, 50, 0.9f, 0}, {1, 256, 0.5f, 0},
-    {1, 300, 1, 0}, {1, 300, 0.7f, 0.1f}, {1, 0, 0.9f, 0},    {3, 0, 0.99f, 0}, {0, 0, 1, 0},
-    {1, 5, 0, 0},   {1e30f, 0, 0.3f, 0},  {1e-42f, 40, 1, 0}, {1, 1, 1, 0},
 };
 
 template <class Element>
@@ -107,94 +87,28 @@ void same_as_scalar(Isa isa, const Batch<Element>& batch) {
 
 template <class Element>
 void every_width(Isa isa) {
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  for (int64_t count = 1; count < 12'000; count += count < 70 ? 1 : count / 3 + 1) {
-    Batch<Element> batch(2, count, [&] { return 2 * normal(random); });
-    for (const SampleSettings& settings : kEverySetting) {
-      batch.settings = settings;
-      batch.keep_ties = !batch.keep_ties;
-      same_as_scalar(isa, batch);
-    }
-  }
+  of_every_width<Batch<Element>>([&](const auto& batch) { same_as_scalar(isa, batch); });
 }
 
 template <class Element>
 void every_kind_of_number(Isa isa) {
-  const float kinds[] = {kNan, kInfinity, -kInfinity, 0, -0.0f, 1e-45f, -1e-40f,
-                         1,    1,         -1,         2, 6e4f,  -6e4f};
-  std::mt19937 random(2);
-  for (int round = 0; round < 60; ++round) {
-    const unsigned from = round % 3 == 0 ? 0 : round % 3 == 1 ? 1 : 2;  // without NaN, infinity
-    const int64_t count = 1 + random() % 1500;
-    Batch<Element> batch(3, count, [&] {
-      return random() % 50 ? 1.0f : kinds[from + random() % (std::size(kinds) - from)];
-    });
-    for (const SampleSettings& settings : kEverySetting) {
-      batch.settings = settings;
-      batch.keep_ties = random() % 2;
-      same_as_scalar(isa, batch);
-    }
-  }
-}
-
-/// The same in float64 with a full sort: log of each token's probability, -infinity where it has
-/// none.
-template <class Element>
-std::vector<double> law(Batch<Element>& batch, int64_t row) {
-  const SampleSettings& s = batch.settings;
-  std::vector<double> logits(batch.count), law(batch.count, -kInfinity);
-  for (int64_t i = 0; i < batch.count; ++i) logits[i] = to_float(batch.at(row, i));
-  std::vector<int64_t> order(batch.count);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
-  size_t kept = order.size();
-  if (s.top_k >= 1 && s.top_k < batch.count) {
-    kept = static_cast<size_t>(s.top_k);
-    while (batch.keep_ties && kept < order.size() &&
-           logits[order[kept]] == logits[order[kept - 1]]) {
-      ++kept;
-    }
-  }
-  std::vector<double> weights;
-  for (size_t i = 0; i < kept; ++i) {
-    weights.push_back(std::exp((logits[order[i]] - logits[order[0]]) / s.temperature));
-  }
-  double all = std::accumulate(weights.begin(), weights.end(), 0.0), sum = 0;
-  if (s.top_p < 1) {
-    size_t n = 0;
-    while (sum < s.top_p * all) sum += weights[n++];
-    weights.resize(n);
-  }
-  while (weights.back() < s.min_p) weights.pop_back();
-  all = std::accumulate(weights.begin(), weights.end(), 0.0);
-  for (size_t i = 0; i < weights.size(); ++i) law[order[i]] = std::log(weights[i] / all);
-  return law;
+  of_every_kind_of_number<Batch<Element>>([&](const auto& batch) { same_as_scalar(isa, batch); });
 }
 
 template <class Element>
 void keeps_the_law(Isa isa) {
-  std::mt19937 random(4);
-  std::normal_distribution<float> normal;
-  for (int64_t count : {3, 40, 1000, 5000}) {
-    const float spread = count < 1000 ? 1 : 0.5f + static_cast<float>(count) / 2000;
-    Batch<Element> batch(1, count, [&] { return spread * normal(random); });
-    for (const SampleSettings& settings : kEverySetting) {
-      if (settings.temperature <= 1e-40f || settings.top_p <= 0) continue;
-      batch.settings = settings;
-      batch.keep_ties = !batch.keep_ties;
-      const std::vector<double> want = law(batch, 0);
-      for (int draw = 0; draw < 20; ++draw) {
-        batch.states[0].position = draw;
-        const Result got = batch.run(isa);
-        ASSERT_TRUE(got.valid[0]);
-        ASSERT_NEAR(got.logprobs[0], want[got.tokens[0]], 2e-5)
-            << count << ": " << settings.temperature << ", " << settings.top_k << ", "
-            << settings.top_p << ", " << settings.min_p;
-      }
+  of_the_law<Batch<Element>>([&](Batch<Element>& batch) {
+    const std::vector<double> want = batch.law(0);
+    const SampleSettings& s = batch.settings;
+    for (int draw = 0; draw < 20; ++draw) {
+      batch.states[0].position = draw;
+      const Result got = batch.run(isa);
+      ASSERT_TRUE(got.valid[0]);
+      ASSERT_NEAR(got.logprobs[0], std::log(want[got.tokens[0]]), 2e-5)
+          << batch.count << ": " << s.temperature << ", " << s.top_k << ", " << s.top_p << ", "
+          << s.min_p;
     }
-  }
+  });
 }
 
 template <class Element>

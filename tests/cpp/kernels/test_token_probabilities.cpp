@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "kernels/every_isa.h"
+#include "score_rows.h"
 
 namespace aegis::kernels {
 namespace {
@@ -17,44 +16,20 @@ namespace {
 class TokenProbabilitiesTest : public EveryIsa {};
 AEGIS_EVERY_ISA(TokenProbabilitiesTest);
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kUntouched = -7;
 
-constexpr SampleSettings kEverySetting[] = {
-    {1, 0, 1, 0},   {0.5f, 0, 1, 0.1f},   {2, 3, 1, 0},       {1, 50, 0.9f, 0}, {1, 256, 0.5f, 0},
-    {1, 300, 1, 0}, {1, 300, 0.7f, 0.1f}, {1, 0, 0.9f, 0},    {3, 0, 0.99f, 0}, {0, 0, 1, 0},
-    {1, 5, 0, 0},   {1e30f, 0, 0.3f, 0},  {1e-42f, 40, 1, 0}, {1, 1, 1, 0},
-};
-
-/// Rows of scores, between and around which there is +infinity: a row that reads it takes it.
 template <class Element>
-struct Batch {
-  int64_t rows, count, stride;
-  std::vector<Element> scores;
-  SampleSettings settings{1, 0, 1, 0};
-  bool keep_ties = false;
-
-  template <class Value>
-  Batch(int64_t rows, int64_t count, Value&& value)
-      : rows(rows), count(count), stride(count + 1 + count % 3) {
-    scores.assign(1 + rows * stride + 64, from_float<Element>(kInfinity));
-    for (int64_t i = 0; i < rows * count; ++i) {
-      at(i / count, i % count) = from_float<Element>(value());
-    }
-  }
-
-  Element& at(int64_t row, int64_t i) { return scores[1 + row * stride + i]; }
-  float value(int64_t row, int64_t i) { return to_float(at(row, i)); }
+struct Batch : ScoreRows<Element> {
+  using ScoreRows<Element>::ScoreRows;
 
   /// Rows of the result, which lie apart; what lies between them is left alone.
-  std::vector<std::vector<float>> run(Isa isa) const { return run(isa, 0, rows); }
+  std::vector<std::vector<float>> run(Isa isa) const { return run(isa, 0, this->rows); }
   std::vector<std::vector<float>> run(Isa isa, int64_t begin, int64_t end) const {
-    const int64_t out_stride = count + 5;
+    const int64_t rows = this->rows, count = this->count, out_stride = count + 5;
     std::vector<float> out(3 + rows * out_stride, kUntouched);
-    token_probabilities_kernel<Element>(isa)(
-        {scores.data() + 1, stride, count, &settings, 0, keep_ties, out.data() + 3, out_stride},
-        begin, end);
+    token_probabilities_kernel<Element>(isa)({this->data(), this->stride, count, &this->settings, 0,
+                                              this->keep_ties, out.data() + 3, out_stride},
+                                             begin, end);
     std::vector<std::vector<float>> result;
     for (int64_t r = 0; r < rows; ++r) {
       const auto first = out.begin() + 3 + r * out_stride;
@@ -80,94 +55,28 @@ void same_as_scalar(Isa isa, const Batch<Element>& batch) {
 
 template <class Element>
 void every_width(Isa isa) {
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  for (int64_t count = 1; count < 12'000; count += count < 40 ? 1 : count / 2 + 1) {
-    Batch<Element> batch(2, count, [&] { return 2 * normal(random); });
-    for (const SampleSettings& settings : kEverySetting) {
-      batch.settings = settings;
-      batch.keep_ties = !batch.keep_ties;
-      same_as_scalar(isa, batch);
-    }
-  }
+  of_every_width<Batch<Element>>([&](const auto& batch) { same_as_scalar(isa, batch); });
 }
 
 template <class Element>
 void every_kind_of_number(Isa isa) {
-  const float kinds[] = {kNan, kInfinity, -kInfinity, 0, -0.0f, 1e-45f, -1e-40f,
-                         1,    1,         -1,         2, 6e4f,  -6e4f};
-  std::mt19937 random(2);
-  for (int round = 0; round < 30; ++round) {
-    const unsigned from = round % 3 == 0 ? 0 : round % 3 == 1 ? 1 : 2;  // without NaN, infinity
-    const int64_t count = 1 + random() % 1500;
-    Batch<Element> batch(3, count, [&] {
-      return random() % 50 ? 1.0f : kinds[from + random() % (std::size(kinds) - from)];
-    });
-    for (const SampleSettings& settings : kEverySetting) {
-      batch.settings = settings;
-      batch.keep_ties = random() % 2;
-      same_as_scalar(isa, batch);
-    }
-  }
-}
-
-template <class Element>
-std::vector<int64_t> descending(Batch<Element>& batch, int64_t row) {
-  std::vector<int64_t> order(batch.count);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return batch.value(row, a) > batch.value(row, b); });
-  return order;
-}
-
-/// The same in float64 with a full sort.
-template <class Element>
-std::vector<double> law(Batch<Element>& batch, int64_t row) {
-  const SampleSettings& s = batch.settings;
-  const std::vector<int64_t> order = descending(batch, row);
-  const auto at = [&](size_t i) { return double{batch.value(row, order[i])}; };
-  size_t kept = order.size();
-  if (s.top_k >= 1 && s.top_k < static_cast<double>(batch.count)) {
-    kept = static_cast<size_t>(s.top_k);
-    while (batch.keep_ties && kept < order.size() && at(kept) == at(kept - 1)) ++kept;
-  }
-  std::vector<double> weights;
-  for (size_t i = 0; i < kept; ++i) weights.push_back(std::exp((at(i) - at(0)) / s.temperature));
-  double all = std::accumulate(weights.begin(), weights.end(), 0.0), sum = 0;
-  if (s.top_p < 1) {
-    size_t n = 0;
-    while (sum < s.top_p * all) sum += weights[n++];
-    weights.resize(n);
-  }
-  while (weights.back() < s.min_p) weights.pop_back();
-  all = std::accumulate(weights.begin(), weights.end(), 0.0);
-  std::vector<double> law(batch.count);
-  for (size_t i = 0; i < weights.size(); ++i) law[order[i]] = weights[i] / all;
-  return law;
+  of_every_kind_of_number<Batch<Element>>([&](const auto& batch) { same_as_scalar(isa, batch); });
 }
 
 template <class Element>
 void is_the_law(Isa isa) {
-  std::mt19937 random(4);
-  std::normal_distribution<float> normal;
-  for (int64_t count : {3, 40, 1000, 5000}) {
-    const float spread = count < 1000 ? 1 : 0.5f + static_cast<float>(count) / 2000;
-    Batch<Element> batch(1, count, [&] { return spread * normal(random); });
-    for (const SampleSettings& settings : kEverySetting) {
-      if (settings.temperature <= 1e-40f || settings.top_p <= 0) continue;
-      batch.settings = settings;
-      batch.keep_ties = !batch.keep_ties;
-      const std::vector<double> want = law(batch, 0);
-      const std::vector<float> got = batch.run(isa)[0];
-      const float best = batch.value(0, descending(batch, 0)[0]);
-      for (int64_t i = 0; i < count; ++i) {
-        const double depth = (best - batch.value(0, i)) / settings.temperature;
-        ASSERT_NEAR(got[i], want[i], (1e-6 + 1.2e-7 * depth) * want[i] + 1e-30)
-            << i << " of " << count << ": " << settings.temperature << ", " << settings.top_k
-            << ", " << settings.top_p << ", " << settings.min_p;
-      }
+  of_the_law<Batch<Element>>([&](Batch<Element>& batch) {
+    const SampleSettings& s = batch.settings;
+    const std::vector<double> want = batch.law(0);
+    const std::vector<float> got = batch.run(isa)[0];
+    const float best = batch.value(0, batch.descending(0)[0]);
+    for (int64_t i = 0; i < batch.count; ++i) {
+      const double depth = (best - batch.value(0, i)) / s.temperature;
+      ASSERT_NEAR(got[i], want[i], (1e-6 + 1.2e-7 * depth) * want[i] + 1e-30)
+          << i << " of " << batch.count << ": " << s.temperature << ", " << s.top_k << ", "
+          << s.top_p << ", " << s.min_p;
     }
-  }
+  });
 }
 
 #define AEGIS_PROBABILITIES_TEST(Name, function)                                \
@@ -188,7 +97,7 @@ TEST_P(TokenProbabilitiesTest, TiesEndAnywhere_case24) {
     Batch<float> batch(1, kCount, [&] { return i++ == 15'000 ? 2.0f : i % 3 ? 1.0f : 0.0f; });
     batch.settings = {1, static_cast<float>(kept), 1, 0};
     const std::vector<float> got = batch.run(GetParam())[0];
-    const std::vector<int64_t> order = descending(batch, 0);
+    const std::vector<int64_t> order = batch.descending(0);
     for (int64_t place = 0; place < kCount; ++place) {
       ASSERT_EQ(got[order[place]] > 0, place < kept) << order[place] << " of " << kept;
     }

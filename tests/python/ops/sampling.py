@@ -5,6 +5,21 @@ import math
 import torch
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+# Each takes another way through the kernels, in rows of several blocks.
+LIMITS = [
+    {},
+    {"min_p": 0.05},
+    {"top_k": 40, "top_p": 0.95, "temperature": 0.8},
+    {"top_k": 700},
+    {"top_k": 700, "min_p": 0.02},
+    {"top_p": 0.9},  # of which 256 tokens have not the mass
+    {"top_p": 0.9, "temperature": 0.25},  # have it
+    {"top_k": 700, "top_p": 0.8},
+    {"top_k": 1500, "top_p": 0.95, "min_p": 0.01, "temperature": 1.3},
+    {"top_k": 256, "top_p": 0.7},
+    {"top_k": 257, "top_p": 0.7},
+    {"temperature": 1e30},
+]
 sample = torch.ops.aegis.sample
 
 

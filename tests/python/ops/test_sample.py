@@ -11,7 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import DTYPES, assert_follows, assert_logprobs_are, draws, law, random, sample, settings_of, states
+from sampling import (
+    DTYPES,
+    LIMITS,
+    assert_follows,
+    assert_logprobs_are,
+    draws,
+    law,
+    random,
+    sample,
+    settings_of,
+    states,
+)
 
 FILTERS = list(itertools.product((0, 1, 7, 30), (1.0, 0.8), (0.0, 0.1), (False, True)))
 
@@ -32,23 +43,7 @@ def test_reference_every_combination_of_filters(temperature, top_k, top_p, min_p
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"min_p": 0.05},
-        {"top_k": 700},
-        {"top_k": 700, "min_p": 0.02},
-        {"top_p": 0.9},  # of which 256 tokens have not the mass
-        {"top_p": 0.9, "temperature": 0.25},  # have it
-        {"top_k": 700, "top_p": 0.8},
-        {"top_k": 1500, "top_p": 0.95, "min_p": 0.01, "temperature": 1.3},
-        {"top_k": 256, "top_p": 0.7},
-        {"top_k": 257, "top_p": 0.7},
-        {"temperature": 1e30},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", LIMITS, ids=str)
 @pytest.mark.parametrize("keep_ties", [False, True], ids=["", "keep_ties"])
 def test_reference_large_rows(dtype, options, keep_ties):
     """Rows of several blocks and groups; in 16 bits most logits are tied."""

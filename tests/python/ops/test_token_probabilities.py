@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probabilities_by_torch import probabilities_by_torch
-from sampling import DTYPES, law, random, sample, settings_of, states
+from sampling import DTYPES, LIMITS, law, random, sample, settings_of, states
 
 token_probabilities = torch.ops.aegis.token_probabilities
 
@@ -42,22 +42,6 @@ def test_reference_random_rows(data, dtype, keep_ties):
     for row in range(rows):
         alone = token_probabilities(scores[row : row + 1], table[row : row + 1], keep_ties)
         assert torch.equal(alone, got[row : row + 1])
-
-
-LIMITS = [
-    {},
-    {"min_p": 0.05},
-    {"top_k": 40, "top_p": 0.95, "temperature": 0.8},
-    {"top_k": 700},
-    {"top_k": 700, "min_p": 0.02},
-    {"top_p": 0.9},  # of which 256 tokens have not the mass
-    {"top_p": 0.9, "temperature": 0.25},  # have it
-    {"top_k": 700, "top_p": 0.8},
-    {"top_k": 1500, "top_p": 0.95, "min_p": 0.01, "temperature": 1.3},
-    {"top_k": 256, "top_p": 0.7},
-    {"top_k": 257, "top_p": 0.7},
-    {"temperature": 1e30},
-]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
