@@ -13,6 +13,8 @@ ARGS ?=
 JOBS ?= $(shell nproc)
 # For each fuzzer of `make fuzz`.
 FUZZ_SECONDS ?= 30
+# Of `make search`.
+ROUNDS ?= 5
 
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PYTHON
@@ -26,7 +28,7 @@ CPP := $(shell find csrc tests/cpp tests/fuzz tests/simt benchmarks/cpp -name '*
 # Folders count too: a removed file changes the time of its folder.
 SOURCES := $(shell find csrc cmake python -not -path '*/__pycache__*') CMakeLists.txt setup.py version.txt
 
-.PHONY: help setup build demo generate speculate soak test cpp-test lint docs sanitize asan tsan fuzz cuda mutations bench clean FORCE
+.PHONY: help setup build demo generate speculate soak test search cpp-test lint docs sanitize asan tsan fuzz cuda mutations bench clean FORCE
 
 help:
 	@echo "make demo      build aegis, train a small GPT on text, draw its loss curve (ARGS=... for aegis train)"
@@ -34,6 +36,7 @@ help:
 	@echo "make generate  text from the model of make demo, beside model.generate (ARGS=... for examples/generate.py)"
 	@echo "make speculate a larger model and a draft that guesses for it: trains both, then text with and without the draft"
 	@echo "make test      every test: GoogleTest and pytest"
+	@echo "make search    $(ROUNDS) rounds of the random tests with examples that are new each time (ROUNDS=...)"
 	@echo "make lint      ruff, mypy, clang-format, layer check"
 	@echo "make docs      the documentation, into build/docs/html (Sphinx; a warning is an error)"
 	@echo "make sanitize  tests under Address-, UB- and ThreadSanitizer"
@@ -81,7 +84,7 @@ build: $(STAMP)/build
 # --- what the README tells --------------------------------------------------------------------------------------
 
 # Threads of OpenMP that spin for each other take ten times as long as soon as anything else runs on the machine.
-demo soak test asan: export OMP_WAIT_POLICY ?= PASSIVE
+demo soak test search asan: export OMP_WAIT_POLICY ?= PASSIVE
 
 demo: $(STAMP)/build $(STAMP)/deps-demo
 	@echo "== training a small GPT through aegis.FlatArenaDataLoader: about two minutes on two cores"
@@ -99,6 +102,12 @@ speculate: $(STAMP)/build $(STAMP)/deps-generate
 
 demo/checkpoint.pt:
 	@$(MAKE) --no-print-directory demo ARGS=
+
+# `make test` takes the same random examples every time, so that a change is judged by the change alone. These are new.
+search: $(STAMP)/build $(STAMP)/deps-test $(STAMP)/deps-frameworks
+	@echo "== random tests, $(ROUNDS) rounds of new examples"
+	@for round in $$(seq $(ROUNDS)); do \
+	  $(VENV)/bin/python -m pytest -q -m hypothesis --hypothesis-profile=search || exit 1; done
 
 test: cpp-test $(STAMP)/deps-test $(STAMP)/deps-frameworks
 	@tools/system_packages.sh libmimalloc2.0 libjemalloc2

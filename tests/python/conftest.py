@@ -14,9 +14,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says nothing on a busy machine. Machines with a GPU may lack hypothesis.
 if importlib.util.find_spec("hypothesis"):
     hypothesis = importlib.import_module("hypothesis")
-    slow_data = hypothesis.HealthCheck.too_slow
-    hypothesis.settings.register_profile("aegis", deadline=None, suppress_health_check=[slow_data])
-    hypothesis.settings.load_profile("aegis")
+    lenient = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+    hypothesis.settings.register_profile("repeatable", derandomize=True, **lenient)
+    hypothesis.settings.register_profile("search", print_blob=True, **lenient)  # `make search`: new examples each time
+    hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,7 +10,8 @@ def probabilities_by_torch(scores: Tensor, settings: Tensor, keep_ties: bool) ->
     scores = scores.float()
     temperature, top_k, top_p, min_p = (column[:, None] for column in settings.unbind(1))
     vocabulary = scores.shape[1]
-    best, taken = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).max(1, keepdim=True)
+    best = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).amax(1, keepdim=True)
+    taken = (scores == best).int().argmax(1, keepdim=True)  # the first; never a NaN, unless there is nothing else
     broken = scores.isnan().any(1, keepdim=True) | best.isinf()
     sure = broken | (temperature <= 0) | (top_p <= 0)
     scaled = (scores - best) / torch.where(temperature > 0, temperature, 1)

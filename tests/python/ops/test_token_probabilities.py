@@ -78,6 +78,14 @@ def test_reference_out_of_rows_that_lie_apart(dtype):
     assert torch.equal(aegis.ops.token_probabilities(scores, settings_of()), out)
 
 
+def test_reference_token_of_rows_that_are_not_valid():
+    """The largest that is a number, the first of equals; 0 where none is."""
+    nan, inf = math.nan, math.inf
+    scores = torch.tensor([[nan, -inf, -inf], [-inf, nan, -inf], [nan, nan, nan], [nan, -1.0, 2.0], [nan, inf, inf]])
+    assert token_probabilities(scores, settings_of()).argmax(1).tolist() == [1, 0, 0, 2, 1]
+    assert torch.equal(token_probabilities(scores, settings_of()), probabilities_by_torch(scores, settings_of(), False))
+
+
 def test_reference_no_rows_and_one_token():
     assert token_probabilities(torch.empty(0, 5), settings_of()).shape == (0, 5)
     for value in (0.0, -math.inf, math.inf, math.nan):
