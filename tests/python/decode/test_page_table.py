@@ -21,6 +21,11 @@ class PageTableMachine(RuleBasedStateMachine):
         self.table = aegis.PageTable(pages, BLOCK, eviction=eviction)
         self.memory = np.full((pages, BLOCK), -1)
         self.texts, self.pins, self.next = {}, {}, 0
+        self.apart = []  # pages of allocate()
+
+    def kept(self, sequence):
+        """Where the text begins that was not trimmed."""
+        return self.table.trimmed(sequence)
 
     def write(self, sequence, begin, end):
         pages, text = self.table.pages_of(sequence), self.texts[sequence]
@@ -99,8 +104,36 @@ class PageTableMachine(RuleBasedStateMachine):
     def crop(self, data):
         sequence = data.draw(st.sampled_from(sorted(self.texts)))
         length = data.draw(st.integers(0, len(self.texts[sequence])))
+        if length <= self.kept(sequence):
+            length = 0
         self.table.crop(sequence, length)
         del self.texts[sequence][length:]
+
+    @precondition(lambda self: self.texts)
+    @rule(data=st.data())
+    def trim(self, data):
+        sequence = data.draw(st.sampled_from(sorted(self.texts)))
+        tokens = data.draw(st.integers(0, len(self.texts[sequence])))
+        before = self.kept(sequence)
+        assert self.table.trim(sequence, tokens) == (tokens // BLOCK * BLOCK > before)
+        assert self.kept(sequence) == max(tokens // BLOCK * BLOCK, before)
+
+    @rule(owner=st.integers(0, 5))
+    def allocate(self, owner):
+        room = self.table.free_pages + self.table.evictable_pages
+        try:
+            self.apart.append(self.table.allocate(owner))
+        except PagesExhausted:
+            assert room == 0
+
+    @precondition(lambda self: self.apart)
+    @rule(data=st.data())
+    def release(self, data):
+        page = data.draw(st.sampled_from(self.apart))
+        self.apart.remove(page)
+        self.table.release(page)
+        with pytest.raises(ValueError, match=f"page {page}: expected one that is held"):
+            self.table.release(page)
 
     @precondition(lambda self: self.texts)
     @rule(data=st.data())
@@ -122,7 +155,7 @@ class PageTableMachine(RuleBasedStateMachine):
     def pin(self, data):
         sequence = data.draw(st.sampled_from(sorted(self.texts)))
         handle = self.table.pin(sequence)
-        self.pins[handle] = list(self.table.pages_of(sequence))
+        self.pins[handle] = list(self.table.pages_of(sequence)[self.kept(sequence) // BLOCK :])
 
     @precondition(lambda self: self.pins)
     @rule(data=st.data())
@@ -140,17 +173,27 @@ class PageTableMachine(RuleBasedStateMachine):
         for sequence, text in self.texts.items():
             pages = self.table.pages_of(sequence)
             assert len(pages) == -(-len(text) // BLOCK)
-            assert self.memory[pages].flatten()[: len(text)].tolist() == text
+            kept = self.kept(sequence)
+            assert (pages[: kept // BLOCK] == aegis.PageTable.NO_PAGE).all()
+            pages = pages[kept // BLOCK :]
+            assert self.memory[pages].flatten()[: len(text) - kept].tolist() == text[kept:]
             holders[pages] += 1
+        assert (holders[self.apart] == 0).all()
+        holders[self.apart] += 1
         assert [self.table.describe(page)["references"] for page in range(self.table.pages)] == holders.tolist()
         assert (self.table.mask(used=True) == (holders > 0)).all()
         assert (self.table.mask(shared=True) == (holders > 1)).all()
         pinned = {page for pages in self.pins.values() for page in pages}
         assert set(np.flatnonzero(self.table.mask(pinned=True))) == pinned
-        assert self.table.mask(evictable=True).sum() == self.table.evictable_pages
+        evictable = np.flatnonzero(self.table.mask(evictable=True))
+        assert len(evictable) == self.table.evictable_pages
+        ages = [self.table.describe(page)["age"] for page in evictable]
+        oldest = None if len(evictable) == 0 else evictable[np.argmax(ages)]
+        assert self.table.oldest(evictable=True) == oldest
 
 
-PageTableMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+# 100,000 calls.
+PageTableMachine.TestCase.settings = settings(max_examples=1000, stateful_step_count=100, deadline=None)
 TestPageTable = PageTableMachine.TestCase
 
 
