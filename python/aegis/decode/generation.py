@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from aegis.decode.huggingface import check_model
+from aegis.decode.kept_runners import Purpose, keep, length_to_keep, take
 from aegis.decode.processors import fuse
 from aegis.decode.runner import PREFILL_CHUNK, CUDAGraphFastRunner
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
@@ -61,7 +62,9 @@ def generate(
         input_ids: (B, L) int64. Rows are padded on the left; ``attention_mask`` tells where.
         seed: of the sampler: one for all rows or one for each. Without, it is drawn from torch's generator, so
             ``torch.manual_seed`` counts.
-        mode: how a step runs; see :class:`~aegis.CUDAGraphFastRunner`.
+        mode: how a step runs; see :class:`~aegis.CUDAGraphFastRunner`. What was made for ``"compiled"``, cache
+            included, stays with the model, so that calls for as many rows, of about the same length, compile once;
+            not beside ``past_key_values`` or ``draft_sampler``.
         runner: one to use again, with what it has compiled or captured; it is reset first. Its mode and sizes count,
             and its cache is used. One that speculates has its draft.
         paged: whether the cache that is made for the call is a :class:`~aegis.PagedKVCache`. Prompts of the batch that
@@ -131,24 +134,29 @@ def generate(
     fused = fuse(logits_processor or (), do_sample=generation_config.do_sample)
     plain = FusedLogitsSampler(**fused.options, seed=seed)
     sampler = plain.after(fused.before) if fused.before else plain
-    again = runner is not None
     room = longest - 1  # the last token is never fed
     chunk = generation_config.prefill_chunk_size or PREFILL_CHUNK
     asked = asked_by_config(generation_config, draft, num_speculative_tokens)._replace(overlap=overlap)
-    asked.check(runner, mode, draft_sampler, _usable(cache))
-    if asked.draft is not None:
+    usable = _usable(cache)
+    asked.check(runner, mode, draft_sampler, usable)
+    purpose = None
+    if runner is not None:
+        if paged:
+            raise ValueError("paged: expected False beside a runner, which was made with a cache")
+        _check_runner(runner, model, usable)
+    elif mode == "compiled" and usable is None and draft_sampler is None:
+        purpose = Purpose.of(model, rows, chunk if paged else None, asked)
+        runner = take(model, purpose, room)
+        room = length_to_keep(model, room)
+    again = runner is not None
+    if runner is None and asked.draft is not None:
         runner = asked.runner(model, rows, room, sampler, draft_sampler, paged=paged, mode=mode)
     elif runner is None:
-        usable = _usable(cache)
         if usable is None and paged:
             usable = _paged(model, rows, room, chunk)
         runner = CUDAGraphFastRunner(
             model, batch_size=rows, max_cache_len=room, cache=usable, sampler=sampler, mode=mode
         )
-    else:
-        if paged:
-            raise ValueError("paged: expected False beside a runner, which was made with a cache")
-        _check_runner(runner, model, cache)
     if isinstance(callback, _Streaming):
         callback.streamer.put(input_ids.cpu())
     with runner, _bar(longest - length) if progress else nullcontext() as bar:
@@ -157,8 +165,12 @@ def generate(
             runner.use_sampler(sampler)
         rest = (input_ids, attention_mask, stopping, longest, chunk, callback, bar)
         if isinstance(runner, SpeculativeFastRunner):
-            return decode_speculatively(runner, *rest)
-        return _decode(runner, *rest)
+            sequences = decode_speculatively(runner, *rest)
+        else:
+            sequences = _decode(runner, *rest)
+    if purpose is not None:
+        keep(model, purpose, runner)
+    return sequences
 
 
 class _Streaming:
@@ -254,12 +266,11 @@ def _paged(model: Any, rows: int, room: int, chunk: int) -> SlottedStaticCache:
     return PagedKVCache(model.config, rows, room, prefill_chunk=chunk, device=model.device)
 
 
-def _check_runner(runner: Any, model: Any, cache: Any) -> None:
+def _check_runner(runner: Any, model: Any, usable: Any) -> None:
     if not isinstance(runner, (CUDAGraphFastRunner, SpeculativeFastRunner)):
         raise ValueError(f"runner: expected a CUDAGraphFastRunner or a SpeculativeFastRunner, got {runner!r}")
     if runner.model is not model:
         raise ValueError("runner: expected one made for this model, got one for another")
-    usable = _usable(cache)
     if usable is not None and usable is not runner.cache:
         raise ValueError("past_key_values: expected none beside a runner, which has a cache of its own")
 
