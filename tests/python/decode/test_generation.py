@@ -60,9 +60,12 @@ def test_greedy_in_16_bits(dtype):
 
 
 def test_compiled_step_gives_the_same_tokens(llama):
-    ids, mask = tiny_models.prompts(2), tiny_models.padding(2)
-    want = llama.generate(ids, attention_mask=mask, **GREEDY)
-    assert torch.equal(aegis.generate(llama, ids, attention_mask=mask, mode="compiled", **GREEDY), want)
+    """The second text, of other prompts, padding and length, by what was compiled for the first."""
+    for seed, new in ((0, NEW), (1, 2 * NEW)):
+        ids, mask = tiny_models.prompts(2, seed=seed), tiny_models.padding(2)
+        options = {**GREEDY, "attention_mask": mask if seed == 0 else None, "max_new_tokens": new}
+        want = llama.generate(ids, **options)
+        assert torch.equal(aegis.generate(llama, ids, mode="compiled", **options), want)
 
 
 @pytest.mark.parametrize(
