@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import aegis
 import numpy as np
 import peers
 import torch
 from harness import Table, anonymous_bytes, main, median, percentile
+from loader_process import LoaderProcess, take_turns
 
 STARTUP = """
 import json, sys, time
@@ -42,6 +42,7 @@ if sys.argv[2] == "resume":
     assert x[:, 0].tolist() == (expected % 65536).tolist(), "resumed somewhere else"
 print(json.dumps([took, resident("VmHWM") - before]))
 """
+SUSTAINED = "sustained: "
 
 
 def first_batch(path: Path, kind: str, step: int = 0) -> tuple[float, float]:
@@ -74,39 +75,33 @@ def numbered(folder: str, tokens: int) -> Path:
     return path
 
 
-def seconds_per_batch(stream: Iterator[Any], measure: float) -> float:
-    """Over ``measure`` seconds, once what was prefetched while others had their turn is used up."""
-    until = time.perf_counter() + measure / 2
-    while time.perf_counter() < until:
-        next(stream)
-    count, began = 0, time.perf_counter()
-    while time.perf_counter() - began < measure:
-        next(stream)
-        count += 1
-    return (time.perf_counter() - began) / count
-
-
-def sustained(table: Table, path: Path, rounds: int, measure: float) -> None:
+def sustained(table: Table, tokens: Path, rounds: int, measure: float) -> None:
     """Batches as fast as they come, each loader alone for a while, in turn."""
-    ours = {
-        "aegis, 0 threads": peers.aegis_loader(0),
-        "aegis, 1 thread": peers.aegis_loader(1, prefetch_factor=8),
+    others = os.environ.get("AEGIS_PEERS_PYTHON", sys.executable)
+    loaders = {
+        name: LoaderProcess(name, tokens, others if name in peers.PACKAGES else sys.executable)
+        for name in peers.LOADERS
     }
-    streams = {name: peers.checked(name, peer(path)) for name, peer in (peers.installed() | ours).items()}
-    turns: dict[str, list[float]] = {name: [] for name in streams}
-    for _ in range(rounds):
-        for name, stream in streams.items():
-            turns[name].append(seconds_per_batch(stream, measure))
-    us = {name: 1e6 * median(seconds) for name, seconds in turns.items()}
-    per_sample = {name: value for name, value in us.items() if name not in ours and "__getitems__" not in name}
+    seconds, left_out = take_turns(loaders, rounds, measure, optional=peers.PACKAGES)
+    us = {name: 1e6 * value for name, value in seconds.items()}
+    per_sample = {name: value for name, value in us.items() if not name.startswith("aegis") and "__" not in name}
     best, thread = min(per_sample, key=per_sample.__getitem__), us["aegis, 1 thread"]
     what = "sustained, one filler thread, per batch"
     table.ratio(what, f"best per-sample peer: {best}", per_sample[best], thread, "µs", 15)
     table.ratio(what, "DataLoader, `__getitems__`", us["DataLoader, `__getitems__`"], thread, "µs", 3)
     for name, value in us.items():
-        table.figure(f"sustained: {name}", value, "µs")
-    if peers.missing():
-        table.notes.append(f"Not installed or not importable here, so not measured: {', '.join(peers.missing())}.")
+        table.figure(f"{SUSTAINED}{name}", value, "µs")
+    versions: dict[str, str] = {}
+    for name in us.keys() & peers.PACKAGES.keys():
+        versions |= loaders[name].versions
+    table.notes.append("Each loader has a process of its own, which is stopped while another one has its turn.")
+    if versions:
+        listed = ", ".join(f"{name} {versions[name]}" for name in sorted(versions))
+        table.notes.append(
+            f"Loaders of other projects ran with {listed}. litData and mosaic streaming read files of their own, with "
+            "the first 4 million tokens, in windows that do not overlap."
+        )
+    table.notes += [f"Left out: {name} ({reason})." for name, reason in left_out.items()]
 
 
 def paced(table: Table, path: Path, steps: int) -> None:
@@ -180,19 +175,39 @@ def startup(table: Table, folder: str, quick: bool) -> None:
     table.figure("and the memory it gains", grown / 1e6, "MB")
 
 
+def draw(table: Table, path: Path) -> None:
+    """Time of a batch by loader, on a logarithmic scale."""
+    import matplotlib.pyplot as plt
+
+    us = {row.what.removeprefix(SUSTAINED): row.ours for row in table.rows if row.what.startswith(SUSTAINED)}
+    names = sorted(us, key=us.__getitem__, reverse=True)
+    figure, axes = plt.subplots(figsize=(8, 0.8 + 0.36 * len(names)), layout="constrained")
+    bars = axes.barh(
+        [name.replace("`", "") for name in names],
+        [us[name] for name in names],
+        color=["#1b6ca8" if name.startswith("aegis") else "#b8b8b8" for name in names],
+    )
+    axes.bar_label(bars, [f"{us[name]:,.0f}" for name in names], padding=3, fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlim(1, 3 * max(us.values()))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("µs a batch of 64 × 256 tokens, nothing else running (logarithmic, shorter is better)", size=10)
+    figure.savefig(path, dpi=130)
+
+
 def build(quick: bool) -> Table:
     """Feeding token batches: throughput, waits, start-up, memory."""
     torch.set_num_threads(1)
     table = Table("Feeding 64 × 256 tokens")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tokens.bin"
-        np.random.default_rng(0).integers(0, 50257, (8 if quick else 100) * 2**20, dtype=np.uint16).tofile(path)
+        path = numbered(folder, (8 if quick else 100) * 2**20)
         paced(table, path, 100 if quick else 1000)
-        sustained(table, path, 1 if quick else 3, 0.2 if quick else 1.0)
+        sustained(table, path, 1 if quick else 9, 0.2 if quick else 0.5)
         startup(table, folder, quick)
         memory(table, path, 3000 if quick else 100_000)
     return table
 
 
 if __name__ == "__main__":
-    main(build)
+    main(build, draw)

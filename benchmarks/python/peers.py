@@ -1,24 +1,24 @@
-"""The same windows through other loaders: what feeds a training loop without aegis.
+"""The same windows through aegis and through other loaders.
 
-Each peer is a function of a token file that returns an endless iterator of ``[inputs, targets]`` batches of
-64 × 256 int64 tokens, shuffled. Those whose package is not installed are left out, and named.
+Each is a function of a token file that returns an endless iterator of ``[inputs, targets]`` batches of 64 × 256 int64
+tokens, shuffled. It imports its package when the first batch is asked for.
 """
 
 from __future__ import annotations
 
-import importlib
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aegis
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 BATCH, BLOCK = 64, 256
+STRIDE = 7
+"""Tokens from the start of a window to that of the next. With 1, the lists that torch shuffles, one in each of several
+processes, would take 20 GB; an odd number lets windows begin anywhere in a cache line."""
 
 
 class PerSample(Dataset[Any]):
@@ -28,10 +28,11 @@ class PerSample(Dataset[Any]):
         self.data = np.memmap(path, np.uint16, "r")
 
     def __len__(self) -> int:
-        return len(self.data) - BLOCK
+        return (len(self.data) - BLOCK - 1) // STRIDE + 1
 
     def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
-        window = torch.from_numpy(self.data[i : i + BLOCK + 1].astype(np.int64))
+        start = i * STRIDE
+        window = torch.from_numpy(self.data[start : start + BLOCK + 1].astype(np.int64))
         return window[:-1], window[1:]
 
 
@@ -39,7 +40,8 @@ class Vectorised(PerSample):
     """The same with ``__getitems__``: torch fetches a batch in one call."""
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        rows = torch.from_numpy(self.data[np.asarray(indices)[:, None] + np.arange(BLOCK + 1)].astype(np.int64))
+        places = STRIDE * np.asarray(indices)[:, None] + np.arange(BLOCK + 1)
+        rows = torch.from_numpy(self.data[places].astype(np.int64))
         return list(zip(rows[:, :-1].unbind(), rows[:, 1:].unbind(), strict=True))
 
 
@@ -47,7 +49,8 @@ class Gathered(Vectorised):
     """And with a collate_fn that stacks nothing: the quickest a DataLoader gets."""
 
     def __getitems__(self, indices: list[int]) -> Any:
-        rows = torch.from_numpy(self.data[np.asarray(indices)[:, None] + np.arange(BLOCK + 1)].astype(np.int64))
+        places = STRIDE * np.asarray(indices)[:, None] + np.arange(BLOCK + 1)
+        rows = torch.from_numpy(self.data[places].astype(np.int64))
         return [rows[:, :-1], rows[:, 1:]]
 
 
@@ -63,9 +66,9 @@ def nanogpt(path: Path) -> Iterator[Any]:
 def torch_loader(
     dataset: type[PerSample], workers: int, loader: type[Any] = DataLoader
 ) -> Callable[[Path], Iterator[Any]]:
-    def batches(path: Path) -> Iterator[Any]:
+    def stream(path: Path) -> Iterator[Any]:
         keep = (lambda batch: batch) if dataset is Gathered else None
-        yield from loader(
+        batches = loader(
             dataset(path),
             BATCH,
             shuffle=True,
@@ -74,18 +77,24 @@ def torch_loader(
             collate_fn=keep,
             persistent_workers=workers > 0,
         )
+        while True:
+            yield from batches
 
-    return batches
+    return stream
 
 
 def aegis_loader(threads: int, **arguments: Any) -> Callable[[Path], Iterator[Any]]:
-    def batches(path: Path) -> Iterator[Any]:
-        dataset = aegis.TokenDataset(path, BLOCK, dtype="uint16", stride=1)
-        yield from aegis.FlatArenaDataLoader(
+    def stream(path: Path) -> Iterator[Any]:
+        import aegis
+
+        dataset = aegis.TokenDataset(path, BLOCK, dtype="uint16", stride=STRIDE)
+        loader = aegis.FlatArenaDataLoader(
             dataset, BATCH, shuffle=True, drop_last=True, seed=0, num_workers=threads, **arguments
         )
+        while True:
+            yield from loader
 
-    return batches
+    return stream
 
 
 def stateful(path: Path) -> Iterator[Any]:
@@ -122,10 +131,11 @@ def grain(path: Path) -> Iterator[Any]:
             self.data = np.memmap(path, np.uint16, "r")
 
         def __len__(self) -> int:
-            return len(self.data) - BLOCK
+            return (len(self.data) - BLOCK - 1) // STRIDE + 1
 
         def __getitem__(self, i: int) -> np.ndarray:
-            return self.data[i : i + BLOCK + 1].astype(np.int64)
+            start = i * STRIDE
+            return self.data[start : start + BLOCK + 1].astype(np.int64)
 
     windows = pygrain.MapDataset.source(Source()).shuffle(seed=0).batch(BATCH, drop_remainder=True).to_iter_dataset()
     for rows in windows:
@@ -147,41 +157,23 @@ def mosaic(path: Path) -> Iterator[Any]:
                 yield [rows[:, :-1], rows[:, 1:]]
 
 
-PEERS: dict[str, tuple[str | None, Callable[[Path], Iterator[Any]]]] = {
-    "nanoGPT's loop": (None, nanogpt),
-    "DataLoader, 0 workers": (None, torch_loader(PerSample, 0)),
-    "DataLoader, 2 workers": (None, torch_loader(PerSample, 2)),
-    "DataLoader, `__getitems__`": (None, torch_loader(Vectorised, 0)),
-    "DataLoader, `__getitems__` and no collation": (None, torch_loader(Gathered, 0)),
-    "StatefulDataLoader": ("torchdata", stateful),
-    "litData, 0 workers": ("litdata", litdata),
-    "grain": ("grain", grain),
-    "mosaic streaming": ("streaming", mosaic),
+LOADERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+    "aegis, 0 threads": aegis_loader(0),
+    "aegis, 1 thread": aegis_loader(1, prefetch_factor=8),
+    "nanoGPT's loop": nanogpt,
+    "DataLoader, 0 workers": torch_loader(PerSample, 0),
+    "DataLoader, 2 workers": torch_loader(PerSample, 2),
+    "DataLoader, `__getitems__`": torch_loader(Vectorised, 0),
+    "DataLoader, `__getitems__` and no collation": torch_loader(Gathered, 0),
+    "StatefulDataLoader": stateful,
+    "litData, 0 workers": litdata,
+    "grain": grain,
+    "mosaic streaming": mosaic,
 }
-
-
-def _usable(package: str | None) -> bool:
-    """Whether it is there and can be imported beside this torch."""
-    try:
-        return package is None or importlib.import_module(package) is not None
-    except (ImportError, RuntimeError):
-        return False
-
-
-def installed() -> dict[str, Callable[[Path], Iterator[Any]]]:
-    return {name: peer for name, (package, peer) in PEERS.items() if _usable(package)}
-
-
-def missing() -> list[str]:
-    return [name for name, (package, _) in PEERS.items() if not _usable(package)]
-
-
-def checked(name: str, iterator: Iterator[Any]) -> Iterator[Any]:
-    """The iterator, after its first batch has been looked at: shape, type and targets one token later."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        x, y = next(iterator)
-    assert tuple(x.shape) == tuple(y.shape) == (BATCH, BLOCK), name
-    assert str(x.dtype).endswith("int64"), name
-    assert (torch.as_tensor(x)[:, 1:] == torch.as_tensor(y)[:, :-1]).all(), name
-    return iterator
+PACKAGES = {
+    "StatefulDataLoader": "torchdata",
+    "litData, 0 workers": "litdata",
+    "grain": "grain",
+    "mosaic streaming": "mosaicml-streaming",
+}
+"""Of loaders that may be missing."""

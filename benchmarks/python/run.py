@@ -19,8 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 REPORT = HERE.parent / "README.md"
-PICTURE = HERE.parent / "feed.png"
-ANY_DATASET = HERE.parent / "any_dataset.png"
+PICTURES = {"bench_feed": HERE.parent / "feed.png", "bench_any_dataset": HERE.parent / "any_dataset.png"}
 # End to end first; then what a loop feels; then isolated pieces.
 ORDER = [
     "bench_train",
@@ -57,8 +56,8 @@ BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->
 def run(name: str, folder: Path, quick: bool) -> dict[str, Any]:
     out = folder / f"{name}.json"
     command = [sys.executable, "-W", "ignore", str(HERE / f"{name}.py"), "--json", str(out)]
-    if name == "bench_any_dataset":
-        command += ["--png", str(folder / ANY_DATASET.name if quick else ANY_DATASET)]
+    if picture := PICTURES.get(name):
+        command += ["--png", str(folder / picture.name if quick else picture)]
     print(f"== {name}", flush=True)
     subprocess.run(command + ["--quick"] * quick, cwd=HERE, check=True)
     result: dict[str, Any] = json.loads(out.read_text())
@@ -106,34 +105,6 @@ def cpp_section(build: Path) -> str:
     return "\n".join(lines)
 
 
-def draw(result: dict[str, Any]) -> None:
-    """Time of a batch by loader, on a logarithmic scale."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    rows = [
-        (r["what"].removeprefix("sustained: "), r["ours"])
-        for r in result["rows"]
-        if r["what"].startswith("sustained: ")
-    ]
-    rows.sort(key=lambda row: row[1])
-    names, values = zip(*rows, strict=True)
-    figure, axes = plt.subplots(figsize=(8, 0.5 + 0.42 * len(names)), layout="constrained")
-    colours = ["#1b6ca8" if name.startswith("aegis") else "#b8b8b8" for name in names]
-    bars = axes.barh([name.replace("`", "") for name in names], values, color=colours)
-    axes.bar_label(
-        bars, [f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in values], padding=3, fontsize=9
-    )
-    axes.set_xscale("log")
-    axes.invert_yaxis()
-    axes.set_xlabel("µs for a batch of 64 × 256 tokens, nothing else running\n(logarithmic; shorter is better)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.12)
-    figure.savefig(PICTURE, dpi=130)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
@@ -162,8 +133,6 @@ def main() -> None:
     head = f"Measured {time.strftime('%Y-%m-%d')} on {machine}. Targets met: {met} of {met + missed}."
     REPORT.write_text(f"{before}{BEGIN}\n\n{head}\n\n{body}\n{END}{after}")
     print(f"written: {REPORT}")
-    if "bench_feed" in results:
-        draw(results["bench_feed"])
 
 
 def replaced(old: str, parts: list[str]) -> list[str]:
