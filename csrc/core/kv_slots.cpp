@@ -98,6 +98,7 @@ bool KvSlots::begin(std::span<const int64_t> rows, int64_t tokens) {
         " needs: free the row or reset the cache");
     takes |= !row.in_use;
   }
+  open_rows_.assign(rows.begin(), rows.end());  // first: there may be no memory for it
   for (int64_t row : rows) {
     Row& grown = rows_[row];
     if (grown.length == 0) grown = grown.emptied(true);  // what a pass wrote that was not completed
@@ -105,7 +106,6 @@ bool KvSlots::begin(std::span<const int64_t> rows, int64_t tokens) {
     grown.written = std::max(grown.written, grown.length + tokens);
     grown.touched = std::max(grown.touched, grown.length + tokens);
   }
-  open_rows_.assign(rows.begin(), rows.end());
   open_tokens_ = tokens;
   open_ = true;
   return takes;

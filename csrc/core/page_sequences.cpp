@@ -1,13 +1,23 @@
 // The part of PageTable that knows of sequences.
 #include <algorithm>
 #include <bit>
-#include <string>
+#include <utility>
 
 #include "core/check.h"
 #include "core/page_table.h"
 #include "kernels/page_query.h"
 
 namespace aegis {
+
+/// Memory for as many tokens: a sequence that grows within it does not throw halfway.
+void PageTable::reserve(Sequence& sequence, int64_t tokens) const {
+  const auto fit = [](auto& list, int64_t count) {
+    const auto size = static_cast<size_t>(count);
+    if (size > list.capacity()) list.reserve(std::max(size, 2 * list.capacity()));
+  };
+  fit(sequence.pages, blocks(tokens));
+  fit(sequence.contents, tokens / block_size_);
+}
 
 int64_t PageTable::begin(uint32_t sequence, std::span<const uint32_t> tokens) {
   check_new(sequence);
@@ -26,9 +36,10 @@ int64_t PageTable::begin(uint32_t sequence, std::span<const uint32_t> tokens) {
   }
   check_room(blocks(count) - std::ssize(shared), evictable);
 
+  Sequence empty;
+  reserve(empty, count);
+  Sequence& made = sequences_.emplace(sequence, std::move(empty)).first->second;
   tick();
-  Sequence& made = sequences_[sequence];
-  made.pages.reserve(static_cast<size_t>(blocks(count)));
   for (uint32_t page : shared) {
     ++records_[page].frequency;
     hold(page);
@@ -96,6 +107,7 @@ PageTable::Copy PageTable::append(uint32_t sequence, std::span<const uint32_t> t
   const int64_t more = blocks(grown.length + std::ssize(tokens)) - std::ssize(grown.pages);
   check_room(more + last_is_shared(grown), 0);
 
+  reserve(grown, grown.length + std::ssize(tokens));
   tick();
   const Copy copy = make_last_own(grown, sequence);
   put(grown, sequence, tokens);
@@ -141,9 +153,8 @@ bool PageTable::trim(uint32_t sequence, int64_t tokens) {
 void PageTable::fork(uint32_t sequence, uint32_t twin) {
   of(sequence);
   check_new(twin);
+  const Sequence& made = sequences_.emplace(twin, of(sequence)).first->second;
   tick();
-  Sequence& made = sequences_[twin];
-  made = of(sequence);
   for (uint32_t page : made.held()) hold(page);
   debug_check();
 }

@@ -180,6 +180,7 @@ class PageTable {
 
   const Sequence& of(uint32_t sequence) const;
   Sequence& of(uint32_t sequence);
+  void reserve(Sequence& sequence, int64_t tokens) const;
   void check_new(uint32_t sequence) const;
   void check_room(int64_t needed, int64_t taken_from_evictable) const;
   int64_t blocks(int64_t tokens) const { return (tokens + block_size_ - 1) / block_size_; }

@@ -50,11 +50,17 @@ std::vector<PageTable::Copy> PageTable::extend(std::span<const uint32_t> sequenc
   expect_room(sequences, lengths);
   std::vector<Copy> copies;
   bool grows = false;
+  size_t shared = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    grows = grows || lengths[i] > of(sequences[i]).length;
+    Sequence& sequence = of(sequences[i]);
+    if (lengths[i] <= sequence.length) continue;
+    grows = true;
+    shared += last_is_shared(sequence);
+    reserve(sequence, lengths[i]);
   }
   if (!grows) return copies;
 
+  copies.reserve(shared);
   tick();
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& sequence = of(sequences[i]);

@@ -17,7 +17,7 @@ namespace {
 
 // The largest power of two below what the kernel takes: at 1 GB a batch it is used up after 10^9
 // fresh slots. A number only: nothing is allocated for it.
-constexpr int64_t kBytes = int64_t{1} << 60;
+constexpr uint64_t kBytes = uint64_t{1} << 60;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ std::shared_ptr<SharedFile> SharedFile::create() {
   Descriptor fd(memfd_create("aegis", MFD_CLOEXEC));
   check<std::runtime_error>(static_cast<bool>(fd),
                             "could not create shared memory: ", std::strerror(errno));
-  check<std::runtime_error>(ftruncate(fd.get(), kBytes) == 0,
+  check<std::runtime_error>(ftruncate(fd.get(), static_cast<off_t>(kBytes)) == 0,
                             "could not size shared memory: ", std::strerror(errno));
   std::shared_ptr<SharedFile> file(new SharedFile(std::move(fd)));
   new (file->end_) Counter(first());
@@ -36,7 +36,7 @@ std::shared_ptr<SharedFile> SharedFile::attach(int fd) {
   Descriptor owned(fd);
   struct stat found{};
   check<std::runtime_error>(fstat(fd, &found) == 0, "fd ", fd, ": ", std::strerror(errno));
-  check<std::runtime_error>(found.st_size == kBytes, "fd ", fd,
+  check<std::runtime_error>(found.st_size == static_cast<off_t>(kBytes), "fd ", fd,
                             ": expected the memory of a SharedFile, got a file of ", found.st_size,
                             " bytes");
   return std::shared_ptr<SharedFile>(new SharedFile(std::move(owned)));
@@ -48,7 +48,13 @@ SharedFile::SharedFile(Descriptor fd)
       end_(reinterpret_cast<Counter*>(header_.data())) {}
 
 uint64_t SharedFile::reserve(size_t bytes) {
-  return end_->fetch_add(round_up(bytes, page_size()), std::memory_order_relaxed);
+  const uint64_t size = round_up(bytes, page_size());
+  uint64_t begin = reserved();
+  do {
+    check<std::runtime_error>(size <= kBytes - begin, "could not reserve ", size,
+                              " bytes of shared memory: ", kBytes - begin, " are left");
+  } while (!end_->compare_exchange_weak(begin, begin + size, std::memory_order_relaxed));
+  return begin;
 }
 
 Mapping SharedFile::map(uint64_t offset, size_t bytes) const {

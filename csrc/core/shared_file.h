@@ -28,7 +28,8 @@ class SharedFile {
   static std::shared_ptr<SharedFile> attach(int fd);
 
   /// The offset of `bytes` (rounded up to whole pages) that nobody else is given. No page is
-  /// allocated. Throws std::invalid_argument where the rounding overflows.
+  /// allocated. Throws std::runtime_error where there is no room for them, which takes none, and
+  /// std::invalid_argument where the rounding overflows.
   uint64_t reserve(size_t bytes);
 
   /// Maps `bytes` from `offset` on with every page present, so that no page fault comes later; a

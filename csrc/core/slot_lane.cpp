@@ -281,11 +281,13 @@ void SlotLane::rest() noexcept {
 }
 
 SlotLane::Stats SlotLane::stats() const {
+  check_not_forked();
   const std::lock_guard lock(mutex_);
   return {slots_, held_, fresh_, static_cast<int64_t>(fresh_bytes()), bytes_};
 }
 
 std::map<uint64_t, size_t> SlotLane::ranges() const {
+  check_not_forked();
   const std::lock_guard lock(mutex_);
   std::map<uint64_t, size_t> found;
   for (const auto& [offset, slot] : shared_) found[offset] = slot->bytes_;

@@ -30,9 +30,9 @@ namespace aegis {
 /// the memory itself, no copy of it: a slot whose contents it may look at is not written again, by
 /// anybody, before the child has ended.
 ///
-/// All members may be called from any thread. In a forked child note(), acquire(), lend() and
-/// adopt() throw std::runtime_error: slots in a SharedFile are still the parent's to write, and the
-/// lock may be held for ever.
+/// All members may be called from any thread. In a forked child all but rest() throw
+/// std::runtime_error: slots in a SharedFile are still the parent's to write, and the lock may be
+/// held for ever.
 class SlotLane final : public std::enable_shared_from_this<SlotLane>, private ForkListener {
  public:
   class Slot;

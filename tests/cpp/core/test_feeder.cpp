@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <latch>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "core/errors.h"
@@ -235,6 +237,24 @@ TEST_P(FeederOnThreads, CountsWhatItDid) {
   EXPECT_EQ(stats.ready, threads() > 0 ? 1 : 0);
   EXPECT_GT(stats.fill_ns, 0);
   EXPECT_EQ(stats.native_allocations, 0) << "lists that grew before warm-up ended are counted";
+}
+
+TEST_P(FeederOnThreads, AnyThreadMayAskForTheCounters) {
+  constexpr int64_t kBatches = 500;
+  FakeFeed feed(16 * kBatches, {threads(), 2});
+  feed->follow(Schedule({16 * kBatches, 16}));
+  std::atomic<bool> ended{false};
+  std::thread other([&] {
+    for (int64_t before = 0; !ended.load();) {
+      const Feeder::Stats stats = feed->stats();
+      EXPECT_GE(stats.batches, before);
+      before = stats.batches;
+    }
+  });
+  for (int64_t i = 0; i < kBatches; ++i) feed->take();
+  ended.store(true);
+  other.join();
+  EXPECT_EQ(feed->stats().samples, 16 * kBatches);
 }
 
 TEST(Feeder, BadOptionsAreNamed) {

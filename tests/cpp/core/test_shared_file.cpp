@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/errors.h"
+
 namespace aegis {
 namespace {
 
@@ -30,6 +32,21 @@ TEST(SharedFile, RangesAreWholePagesAndNobodyElses) {
   EXPECT_EQ(file->reserve(1), 4 * page_size());
   EXPECT_EQ(file->reserved(), 5 * page_size());
   EXPECT_EQ(pages_of(*file), 1) << "the header alone";
+}
+
+TEST(SharedFile, WhatItHasNoRoomForIsRefusedAndTakesNothing) {
+  const auto file = SharedFile::create();
+  for (size_t bytes : {size_t{1} << 60, size_t{1} << 63, SIZE_MAX - page_size() + 1}) {
+    EXPECT_NE(message_of<std::runtime_error>([&] { file->reserve(bytes); }).find("are left"),
+              std::string::npos)
+        << bytes;
+    EXPECT_EQ(file->reserved(), SharedFile::first());
+  }
+  EXPECT_THROW(file->reserve(SIZE_MAX), std::invalid_argument);
+  const uint64_t rest = (uint64_t{1} << 60) - 2 * page_size();
+  EXPECT_EQ(file->reserve(page_size()), SharedFile::first());
+  EXPECT_EQ(file->reserve(rest), 2 * page_size());
+  EXPECT_THROW(file->reserve(1), std::runtime_error);
 }
 
 TEST(SharedFile, ThreadsNeverGetTheSameRange) {

@@ -311,7 +311,9 @@ TEST(SlotLane, AForkedChildIsRefusedTheSlotsOfItsParent) {
                   refuses([&] { lane->acquire(kPage); });
                   refuses([&] { lane->lend(); });
                   refuses([&] { lane->adopt(kPage, kPage); });
-                  return refused == 4;
+                  refuses([&] { lane->stats(); });
+                  refuses([&] { lane->ranges(); });
+                  return refused == 6;
                 }).end());
     EXPECT_EQ(lane->stats().slots, 1);
   }
@@ -376,6 +378,12 @@ TEST(SlotLane, BadSizesAreNamed) {
   EXPECT_THROW(lane->acquire(size_t{1} << 61), std::runtime_error);
   EXPECT_EQ(lane->stats().slots, 0);
   EXPECT_EQ(lane->stats().held, 0);
+}
+
+TEST(SlotLane, ASizeThatNoFileHasTakesNoRoomFromOthers) {
+  const auto lane = SlotLane::make(SharedFile::create());
+  EXPECT_THROW(lane->acquire(size_t{1} << 61), std::runtime_error);
+  EXPECT_NE(lane->acquire(kPage)->data(), nullptr);
 }
 
 }  // namespace
