@@ -34,9 +34,9 @@ struct FeederOptions {
 
 /// Batches of one data set, prepared by threads.
 ///
-/// Who may call what: submit(), follow(), ready(), wait_ready(), take() and stats() belong to one
-/// consumer thread at a time. stop() may come from any thread. The filler threads are the feeder's
-/// own.
+/// Who may call what: submit(), follow(), ready(), wait_ready() and take() belong to one consumer
+/// thread at a time. stats(), taken() and stop() may come from any thread. The filler threads are
+/// the feeder's own.
 ///
 /// An exception in a filler travels with its batch and is thrown by take(); later batches are not
 /// affected.
@@ -112,6 +112,22 @@ class Feeder {
     std::atomic<bool> filled{false};  // release by the filler, acquire by the consumer
   };
 
+  /// A number that the consumer alone changes and any thread may read; it says nothing about other
+  /// memory, so relaxed.
+  class Counter {
+   public:
+    operator int64_t() const { return value_.load(std::memory_order_relaxed); }
+    Counter& operator=(int64_t value) {
+      value_.store(value, std::memory_order_relaxed);
+      return *this;
+    }
+    Counter& operator+=(int64_t more) { return *this = *this + more; }
+    Counter& operator++() { return *this += 1; }
+
+   private:
+    std::atomic<int64_t> value_{0};
+  };
+
   // What a forked child must not destroy: a job may have been copied half written, and destroying a
   // condition variable waits for the threads that sleep on it.
   struct Shared {
@@ -150,14 +166,9 @@ class Feeder {
   // Owned by the consumer.
   std::optional<Schedule> schedule_;
   int64_t next_step_ = 0;
-  int64_t taken_ = 0;
-  int64_t samples_ = 0;
-  int64_t waits_ = 0;
   int64_t waited_for_ = -1;  // the batch that waits_ counted last
-  int64_t wait_ns_ = 0;
-  int64_t allocations_ = 0;
-  int64_t warm_fresh_ = 0;  // the pool's fresh slots when warm-up ended
-  int64_t submitted_ = 0;
+  Counter submitted_, taken_, samples_, waits_, wait_ns_, allocations_;
+  Counter warm_fresh_;  // the pool's fresh slots when warm-up ended
 
   // Job numbers: [next_fill_, published_) wait for a filler. Both only grow. A filler claims a job
   // by advancing next_fill_; published_ is advanced by the consumer after the job's fields are

@@ -11,12 +11,13 @@ namespace aegis {
 
 /// Memory for as many tokens: a sequence that grows within it does not throw halfway.
 void PageTable::reserve(Sequence& sequence, int64_t tokens) const {
-  const auto fit = [](auto& list, int64_t count) {
-    const auto size = static_cast<size_t>(count);
-    if (size > list.capacity()) list.reserve(std::max(size, 2 * list.capacity()));
+  const auto fit = [&](auto& list) {
+    const size_t room = list.capacity();
+    if (static_cast<int64_t>(room) * block_size_ >= tokens) return;  // no division: it is the rule
+    list.reserve(std::max(static_cast<size_t>(blocks(tokens)), 2 * room));
   };
-  fit(sequence.pages, blocks(tokens));
-  fit(sequence.contents, tokens / block_size_);
+  fit(sequence.pages);
+  fit(sequence.contents);
 }
 
 int64_t PageTable::begin(uint32_t sequence, std::span<const uint32_t> tokens) {

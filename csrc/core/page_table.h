@@ -201,7 +201,11 @@ class PageTable {
   void unlink(uint32_t page);
   void shadow(uint32_t page);
   void tick();
-  int64_t needed(std::span<const uint32_t> sequences, std::span<const int64_t> lengths) const;
+  struct Need {
+    int64_t pages;
+    size_t copies;  ///< of them
+  };
+  Need needed(std::span<const uint32_t> sequences, std::span<const int64_t> lengths) const;
   bool last_is_shared(const Sequence& sequence) const;
   Copy make_last_own(Sequence& sequence, uint32_t owner);
   void put(Sequence& sequence, uint32_t owner, std::span<const uint32_t> tokens);

@@ -19,48 +19,49 @@ int64_t PageTable::lookup(std::span<const uint32_t> tokens) const {
   return there;
 }
 
-/// Pages that extend() takes.
-int64_t PageTable::needed(std::span<const uint32_t> sequences,
-                          std::span<const int64_t> lengths) const {
+/// What extend() takes.
+PageTable::Need PageTable::needed(std::span<const uint32_t> sequences,
+                                  std::span<const int64_t> lengths) const {
   check<std::invalid_argument>(sequences.size() == lengths.size(), "lengths: expected ",
                                sequences.size(), ", one for each sequence, got ", lengths.size());
-  int64_t needed = 0;
+  Need need{0, 0};
   std::unordered_map<uint32_t, uint32_t> writers;  // of pages that are shared
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& sequence = of(sequences[i]);
     if (lengths[i] <= sequence.length) continue;
     // Blocks that were given back count on both sides, and may be more than the table has pages.
     const int64_t more = (lengths[i] - 1) / block_size_ + 1 - std::ssize(sequence.pages);
-    needed += std::min(more, 2 * pages());  // which shows that there is no room: no sum overflows
+    need.pages +=
+        std::min(more, 2 * pages());  // which shows that there is no room: no sum overflows
     if (!last_is_shared(sequence)) continue;
     const uint32_t page = sequence.pages.back();
     // Where all who hold it write, the last of them keeps it.
-    needed += ++writers[page] < records_[page].references;
+    need.copies += ++writers[page] < records_[page].references;
   }
-  return needed;
+  need.pages += static_cast<int64_t>(need.copies);
+  return need;
 }
 
 void PageTable::expect_room(std::span<const uint32_t> sequences,
                             std::span<const int64_t> lengths) const {
-  check_room(needed(sequences, lengths), 0);
+  check_room(needed(sequences, lengths).pages, 0);
 }
 
 std::vector<PageTable::Copy> PageTable::extend(std::span<const uint32_t> sequences,
                                                std::span<const int64_t> lengths) {
-  expect_room(sequences, lengths);
+  const Need need = needed(sequences, lengths);
+  check_room(need.pages, 0);
   std::vector<Copy> copies;
+  copies.reserve(need.copies);
   bool grows = false;
-  size_t shared = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& sequence = of(sequences[i]);
     if (lengths[i] <= sequence.length) continue;
     grows = true;
-    shared += last_is_shared(sequence);
     reserve(sequence, lengths[i]);
   }
   if (!grows) return copies;
 
-  copies.reserve(shared);
   tick();
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& sequence = of(sequences[i]);

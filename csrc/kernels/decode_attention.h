@@ -55,6 +55,9 @@ struct AttentionPiece {
 /// so that results do not depend on who works on them.
 constexpr int64_t kPiecePositions = 256;
 
+/// The longest range: its positions times its pieces fit 64 bits.
+constexpr int64_t kMostPositions = int64_t{1} << 35;
+
 /// A part is the result of a piece for one query head, in part_size(head_size) floats: the largest
 /// score at kLargest; Σ exp(score − largest) at kWeight; Σ exp(score − largest) · value from kSums
 /// on, in an order that is the version's own.

@@ -39,11 +39,12 @@ bool is_number(PyObject* index) {
 }
 
 void read_list(py::handle indices, std::vector<int64_t>& out) {
-  PyObject** items = PySequence_Fast_ITEMS(indices.ptr());
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(indices.ptr());
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    if (!is_number(items[i])) refuse_indices(py::repr(items[i]));
-    const py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(items[i]));
+  // Looking at an item may run code of its own, which may change the list.
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(indices.ptr()); ++i) {
+    const auto item =
+        py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(indices.ptr(), i));
+    if (!is_number(item.ptr())) refuse_indices(py::repr(item));
+    const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(item.ptr()));
     if (!index) throw py::error_already_set();
     const int64_t value = PyLong_AsLongLong(index.ptr());
     if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
@@ -108,6 +109,11 @@ class PyFeeder {
       memory[f] = reinterpret_cast<std::byte*>(addresses[f]);
     read_indices(indices, indices_);
     feeder_->submit(indices_.data(), static_cast<int64_t>(indices_.size()), &memory);
+  }
+
+  void follow(const Schedule& schedule) {
+    const Turn turn(*this);
+    feeder_->follow(schedule);
   }
 
   /// The next batch as a list of tensors, or None when it went to the caller's memory.
@@ -339,10 +345,7 @@ void bind_feeder(py::module_& m) {
            py::arg("from_dlpack"), py::arg("reuse") = false)
       .def("submit", &PyFeeder::submit, py::arg("indices"))
       .def("submit_into", &PyFeeder::submit_into, py::arg("indices"), py::arg("addresses"))
-      .def(
-          "follow",
-          [](PyFeeder& self, const Schedule& schedule) { self.feeder().follow(schedule); },
-          py::arg("schedule"))
+      .def("follow", &PyFeeder::follow, py::arg("schedule"))
       .def("next", &PyFeeder::next, py::arg("timeout") = 0.0)
       .def(
           "stop", [](PyFeeder& self) { self.feeder().stop(); },

@@ -20,12 +20,16 @@ using Wait = SpscRing::Wait;
 
 constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(50);
 
-std::span<SpscEntry> entries_of(const py::buffer_info& info) {
-  check<std::invalid_argument>(
-      info.ndim == 1 && info.itemsize == sizeof(SpscEntry) &&
-          (info.size == 0 || info.strides[0] == info.itemsize) &&
-          reinterpret_cast<uintptr_t>(info.ptr) % alignof(SpscEntry) == 0,
-      "entries: expected one dimension of adjacent, aligned entries of 64 bytes");
+std::span<SpscEntry> entries_of(const py::buffer_info& info, const char* name) {
+  const bool entries = info.ndim == 1 && info.itemsize == sizeof(SpscEntry);
+  check<std::invalid_argument>(entries, name, ": expected one dimension of entries of ",
+                               sizeof(SpscEntry), " bytes, got ", info.ndim, " dimensions of ",
+                               info.itemsize, " bytes");
+  const auto past = reinterpret_cast<uintptr_t>(info.ptr) % alignof(SpscEntry);
+  check<std::invalid_argument>((info.size == 0 || info.strides[0] == info.itemsize) && past == 0,
+                               name, ": expected adjacent entries at a multiple of ",
+                               alignof(SpscEntry), " bytes, got them ", info.strides[0],
+                               " bytes apart and ", past, " past one");
   return {static_cast<SpscEntry*>(info.ptr), static_cast<size_t>(info.size)};
 }
 
@@ -51,7 +55,7 @@ Wait wait_until(double seconds, Ready ready) {
 /// How many were pushed: all, unless the wait ended otherwise than `ready`.
 std::pair<size_t, Wait> push(SpscRing& ring, const py::buffer& buffer, double seconds) {
   const py::buffer_info info = buffer.request();
-  const std::span<const SpscEntry> entries = entries_of(info);
+  const std::span<const SpscEntry> entries = entries_of(info, "entries");
   ring.be_producer();
   size_t pushed = 0;
   while (true) {
@@ -66,7 +70,7 @@ std::pair<size_t, Wait> push(SpscRing& ring, const py::buffer& buffer, double se
 /// How many were popped: none only where the wait ended otherwise than `ready`.
 std::pair<size_t, Wait> pop(SpscRing& ring, const py::buffer& buffer, double seconds) {
   const py::buffer_info info = buffer.request(true);
-  const std::span<SpscEntry> out = entries_of(info);
+  const std::span<SpscEntry> out = entries_of(info, "out");
   ring.be_consumer();
   while (true) {
     const size_t popped = ring.try_pop(out);

@@ -118,11 +118,13 @@ void verify_aegis_bytes(const py::bytes& data, const std::string& path) {
 
 void add_tokens(AegisWriter& writer, const py::array& tokens) {
   const TokenType type = type_named(py::str(tokens.dtype().attr("name")));
+  const bool native = tokens.dtype().attr("isnative").cast<bool>();
+  const bool aligned = reinterpret_cast<uintptr_t>(tokens.data()) % size_of(type) == 0;
   check<std::invalid_argument>(
-      tokens.ndim() == 1 && (tokens.flags() & py::array::c_style) != 0 &&
-          tokens.dtype().attr("isnative").cast<bool>(),
-      "tokens: expected a contiguous 1-D array in this machine's byte order, got ", tokens.ndim(),
-      " dimensions");
+      tokens.ndim() == 1 && (tokens.flags() & py::array::c_style) != 0 && native && aligned,
+      "tokens: expected a contiguous, aligned 1-D array in this machine's byte order, got ",
+      tokens.ndim(), " dimensions", native ? "" : ", another byte order",
+      aligned ? "" : ", not aligned");
   const void* data = tokens.data();
   const int64_t count = tokens.size();
   const py::gil_scoped_release release;

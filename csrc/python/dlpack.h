@@ -108,11 +108,11 @@ inline std::shared_ptr<const Tensor> take(pybind11::handle capsule) {
                                std::string(pybind11::repr(capsule)));
   }
   auto* managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
-  std::shared_ptr<const Tensor> tensor(&managed->tensor, [managed](const Tensor*) {
+  // First: where no memory is left for the pointer, it has called the deleter.
+  PyCapsule_SetName(capsule.ptr(), "used_dltensor");
+  return std::shared_ptr<const Tensor>(&managed->tensor, [managed](const Tensor*) {
     if (managed->deleter != nullptr) managed->deleter(managed);
   });
-  PyCapsule_SetName(capsule.ptr(), "used_dltensor");
-  return tensor;
 }
 
 }  // namespace aegis::dlpack

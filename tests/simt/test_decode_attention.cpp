@@ -182,6 +182,16 @@ TEST_P(DecodeAttentionTest, WhatIsNotThereIsNotRead) {
   c.check<float>(3e-6);
 }
 
+TEST_P(DecodeAttentionTest, MoreThanAGridHoldsIsRefused) {
+  cuda::DecodeAttentionOnDevice<float> many{};
+  many.job.group = 8;  // a block of threads for eight heads at first, but then one for each
+  many.job.key_heads = many.job.slots = many.job.head_size = 1;
+  many.batch = int64_t{1} << 29;
+  EXPECT_THROW(cuda::launch_decode_attention(many, nullptr), std::runtime_error);
+  many.batch = int64_t{1} << 31;
+  EXPECT_THROW(cuda::launch_decode_attention(many, nullptr), std::runtime_error);
+}
+
 TEST_P(DecodeAttentionTest, NothingToDoLaunchesNothing) {
   Case c;
   c.spans = {};

@@ -20,17 +20,21 @@ bool is_packed(const DecodeAttention<Element>& job) {
   return all % 16 == 0;
 }
 
+unsigned grid_of(int64_t blocks) {
+  if (blocks > INT32_MAX) {
+    throw std::runtime_error("decode_attention: expected at most 2^31 - 1 blocks of threads, got " +
+                             std::to_string(blocks));
+  }
+  return static_cast<unsigned>(blocks);
+}
+
 template <class Element, int Heads>
 void launch_pieces(const DecodeAttentionOnDevice<Element>& d, int64_t pieces, CUstream_st* stream) {
   const int64_t tiles = (d.job.group + Heads - 1) / Heads;
   const int64_t blocks = pieces * tiles * d.job.key_heads * d.batch;
-  if (blocks > INT32_MAX) {
-    throw std::runtime_error("decode_attention: expected at most 2^31 - 1 pieces, got " +
-                             std::to_string(blocks));
-  }
-  launch("decode_attention", attend_pieces<Element, Heads>, static_cast<unsigned>(blocks),
-         kAttentionThreads, attention_shared_bytes<Element, Heads>(d.job.head_size), stream, d,
-         pieces, is_packed(d.job));
+  launch("decode_attention", attend_pieces<Element, Heads>, grid_of(blocks), kAttentionThreads,
+         attention_shared_bytes<Element, Heads>(d.job.head_size), stream, d, pieces,
+         is_packed(d.job));
 }
 
 }  // namespace
@@ -39,6 +43,7 @@ template <class Element>
 void launch_decode_attention(const DecodeAttentionOnDevice<Element>& d, CUstream_st* stream) {
   if (d.batch == 0 || d.heads() == 0 || d.job.head_size == 0) return;
   const int64_t pieces = d.pieces();
+  const unsigned heads = grid_of(d.batch * d.heads());
   // Fewer heads together where their queries would fill the shared memory.
   const bool wide = d.job.head_size > 512;
   if (d.job.group == 1 || wide) {
@@ -50,8 +55,8 @@ void launch_decode_attention(const DecodeAttentionOnDevice<Element>& d, CUstream
   } else {
     launch_pieces<Element, 8>(d, pieces, stream);
   }
-  launch("decode_attention", combine_pieces<Element>, static_cast<unsigned>(d.batch * d.heads()),
-         kAttentionThreads, 0, stream, d, pieces);
+  launch("decode_attention", combine_pieces<Element>, heads, kAttentionThreads, 0, stream, d,
+         pieces);
 }
 
 #define AEGIS_INSTANTIATE(Element) \

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -58,6 +59,9 @@ Ranges check_ranges(const Tensor& keys, const Tensor& spans, int64_t window,
                                    " positions (the slots of keys), got ", end - begin, " (from ",
                                    begin, " to ", end, ")");
     }
+    check<std::invalid_argument>(end - begin <= kernels::kMostPositions, "spans[", i,
+                                 "]: expected at most ", kernels::kMostPositions,
+                                 " positions, got ", end - begin);
     const int64_t pieces = (end - begin + kernels::kPiecePositions - 1) / kernels::kPiecePositions;
     ranges.rows.push_back({cache_row, begin, end, ranges.pieces, pieces});
     ranges.pieces += pieces * keys.size(1);
@@ -72,7 +76,9 @@ template <class Element>
 void run(const kernels::DecodeAttention<Element>& job, const Ranges& ranges) {
   const auto kernel = kernels::decode_attention_kernel<Element>();
   const int64_t part_floats = job.group * kernels::part_size(job.head_size);
-  const std::unique_ptr<float[]> parts(new float[static_cast<size_t>(ranges.pieces * part_floats)]);
+  int64_t floats;
+  if (__builtin_mul_overflow(ranges.pieces, part_floats, &floats)) throw std::bad_alloc();
+  const std::unique_ptr<float[]> parts(new float[static_cast<size_t>(floats)]);
   const auto attend = [&](int64_t begin, int64_t end) {
     auto row = std::upper_bound(ranges.rows.begin(), ranges.rows.end(), begin,
                                 [](int64_t piece, const Range& r) { return piece < r.first; });
@@ -89,8 +95,8 @@ void run(const kernels::DecodeAttention<Element>& job, const Ranges& ranges) {
     }
   };
   if (ranges.pieces > 0) {
-    const int64_t bytes = 2 * ranges.positions * job.key_heads * job.head_size *
-                          static_cast<int64_t>(sizeof(Element)) / ranges.pieces;
+    const int64_t positions = ranges.positions * job.key_heads / ranges.pieces;
+    const int64_t bytes = 2 * positions * job.head_size * static_cast<int64_t>(sizeof(Element));
     torch::stable::parallel_for(0, ranges.pieces, kThreadBytes / std::max(bytes, int64_t{1}) + 1,
                                 attend);
   }

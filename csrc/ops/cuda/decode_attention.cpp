@@ -1,5 +1,7 @@
 #include "ops/decode_attention.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/decode_attention.h"
 #include "ops/cuda/stream.h"
 
@@ -21,6 +23,11 @@ Tensor attend(const Tensor& query, const Tensor& keys, const Tensor& values, con
   check<std::invalid_argument>(head_size <= kernels::cuda::kMaxHeadSize,
                                "query: expected a head size of at most ",
                                kernels::cuda::kMaxHeadSize, " on CUDA, got ", head_size);
+  const int64_t row_pages = blocks ? std::max(blocks->size(1), int64_t{1}) : 1;
+  check<std::invalid_argument>(keys.size(2) <= kernels::kMostPositions / row_pages,
+                               "keys: expected at most ", kernels::kMostPositions,
+                               " slots for a row, got ", keys.size(2),
+                               blocks ? " on each of its pages" : "");
   const torch::stable::accelerator::DeviceGuard guard(query.get_device_index());
   const Tensor span_rows = rows_of(spans, batch);
   const Tensor packed_rows = rows ? as_contiguous(*rows) : spans;

@@ -152,9 +152,10 @@ def test_writer_takes_what_it_can_hold_case44(tmp_path):
     for bad, message in (
         (np.array([70_000]), r"a: expected ids from 0 to 65535 \(uint16\), got 70000"),
         (np.array([1, -3], np.int32), "got -3"),
-        (np.zeros((2, 2), np.uint8), "expected a contiguous 1-D array"),
-        (np.zeros(8, np.uint8)[::2], "expected a contiguous 1-D array"),
-        (np.zeros(8, ">u2"), "in this machine's byte order"),
+        (np.zeros((2, 2), np.uint8), "expected a contiguous, aligned 1-D array"),
+        (np.zeros(8, np.uint8)[::2], "expected a contiguous, aligned 1-D array"),
+        (np.zeros(9, np.uint8)[1:].view(np.int32), "got 1 dimensions, not aligned"),
+        (np.zeros(8, ">u2"), "got 1 dimensions, another byte order"),
         (np.zeros(8, np.float32), "got float32"),
         (np.zeros(8, np.int16), "got int16"),
     ):

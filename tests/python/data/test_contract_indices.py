@@ -55,6 +55,30 @@ def test_a_batch_sampler_may_yield_whatever_the_data_set_takes(data, kind):
         assert_same(epoch(loader), theirs)
 
 
+class Clears:
+    """Passes for a NumPy integer where it is asked for its class, and empties the list that it is in."""
+
+    def __init__(self, items):
+        self.items = items
+
+    @property
+    def __class__(self):
+        self.items.clear()
+        return np.int64
+
+    def __index__(self):
+        return 7
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_list_that_changes_while_it_is_read(workers):
+    batch = [1, 2]
+    batch += [Clears(batch), *[3] * 10_000]
+    loader = aegis.FlatArenaDataLoader(DATA["records"](), batch_sampler=[batch], num_workers=workers)
+    assert loader.path.startswith("native")
+    assert [labels.tolist() for _, labels in loader] == [[1, 2, 7]]
+
+
 class Told:
     """A sampler that tells how many indices it was asked for."""
 

@@ -290,6 +290,15 @@ QUERY, KEYS, VALUES = operands()
             ValueError,
             "at most 30 positions .*got 31 .from 68 to 99",
         ),
+        (
+            {
+                "keys": torch.zeros(16).expand(2, 2, 2**56, 16),
+                "values": torch.zeros(16).expand(2, 2, 2**56, 16),
+                "spans": torch.tensor([[0, 20], [5, 2**56]]),
+            },
+            ValueError,
+            r"spans\[1\]: expected at most 34359738368 positions, got 72057594037927931",
+        ),
         ({"window": -1}, ValueError, r"window: expected 0 \(none\) or more, got -1"),
         ({"softcap": -1.0}, ValueError, r"softcap: expected 0 \(none\) or more, got -1"),
         ({"softcap": float("nan")}, ValueError, "softcap: expected 0"),
