@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/check.h"
 #include "kernels/extract_batch.h"
 
 namespace aegis {
@@ -15,15 +16,6 @@ constexpr uint8_t kSigned = 0, kUnsigned = 1;  // DLPack's codes
 // The longest that a row takes which is in memory, first touch of its pages included; one read from
 // a disk takes 50 us and more.
 constexpr auto kWarmRow = std::chrono::microseconds(10);
-
-template <class Token, class Input>
-void extract(const TokenWindows& windows, const std::vector<int64_t>& offsets,
-             const FieldPointers& fields) {
-  kernels::extract_batch_kernel<Token, Input>()(
-      {static_cast<const Token*>(windows.store()->data()), offsets.data(),
-       static_cast<int64_t>(offsets.size()), windows.block_size(),
-       reinterpret_cast<Input*>(fields[0]), reinterpret_cast<int64_t*>(fields[1])});
-}
 
 /// As kernels/extract_rows.h does it, without widening.
 void copy_windows(const TokenWindows& windows, const std::vector<int64_t>& offsets,
@@ -53,23 +45,26 @@ std::vector<Field> fields_of(const TokenWindows& windows, TokenFiller::Form form
           return {{{code, static_cast<uint8_t>(8 * sizeof(Token))}, {block_size + 1}}};
         });
   }
-  const FieldType inputs = form == TokenFiller::Form::int32 ? FieldType{kSigned, 32} : int64;
-  return {{inputs, {block_size}}, {int64, {block_size}}};
+  return {{int64, {block_size}}, {int64, {block_size}}};
+}
+
+const TokenWindows& checked(const std::shared_ptr<const TokenWindows>& windows) {
+  check<std::invalid_argument>(windows != nullptr, "windows: expected windows, got none");
+  return *windows;
 }
 
 }  // namespace
 
 TokenFiller::TokenFiller(std::shared_ptr<const TokenWindows> windows, Form form)
-    : windows_(std::move(windows)), form_(form), fields_(fields_of(*windows_, form)) {}
+    : windows_(std::move(windows)), form_(form), fields_(fields_of(checked(windows_), form)) {}
 
 void TokenFiller::write(const std::vector<int64_t>& offsets, const FieldPointers& fields) const {
   if (form_ == Form::windows) return copy_windows(*windows_, offsets, fields[0]);
   with_token_type(windows_->store()->type(), [&]<class Token>(std::type_identity<Token>) {
-    if (form_ == Form::int32) {
-      extract<Token, int32_t>(*windows_, offsets, fields);
-    } else {
-      extract<Token, int64_t>(*windows_, offsets, fields);
-    }
+    kernels::extract_batch_kernel<Token, int64_t>()(
+        {static_cast<const Token*>(windows_->store()->data()), offsets.data(),
+         static_cast<int64_t>(offsets.size()), windows_->block_size(),
+         reinterpret_cast<int64_t*>(fields[0]), reinterpret_cast<int64_t*>(fields[1])});
   });
 }
 

@@ -10,8 +10,8 @@
 
 namespace aegis {
 
-/// Sample i is window i. Two fields, both (count, block_size): inputs as int64 or int32, targets as
-/// int64; or, with Form::windows, one field (count, block_size + 1) of the store's own type: what
+/// Sample i is window i. Two fields, both int64 (count, block_size): inputs and targets; or, with
+/// Form::windows, one field (count, block_size + 1) of the store's own type: what
 /// kernels::ExtractBatch makes inputs and targets of, in half to a sixteenth of their bytes.
 ///
 /// Files that a batch was read from are checked after it is filled: a batch read from a file that
@@ -19,8 +19,9 @@ namespace aegis {
 /// taken for tokens.
 class TokenFiller : public BatchFiller {
  public:
-  enum class Form { int64, int32, windows };
+  enum class Form { int64, windows };
 
+  /// Throws std::invalid_argument where there are no windows.
   explicit TokenFiller(std::shared_ptr<const TokenWindows> windows, Form form = Form::int64);
 
   const std::vector<Field>& fields() const override { return fields_; }

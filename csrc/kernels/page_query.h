@@ -15,7 +15,7 @@ constexpr int64_t kPagesOfABlock = 64;
 /// can be read to the end of the last block.
 struct PageQuery {
   /// kFlagPlanes planes, one behind the other, of a word for each block: bit p % 64 of word p / 64
-  /// of plane f is bit f of page p's flags. Bits of pages that there are not may be anything.
+  /// of plane f is bit f of page p's flags. Bits behind the last page may be anything.
   const uint64_t* flags;
   const uint32_t* epochs;
   const uint32_t* owners;

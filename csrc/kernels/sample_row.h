@@ -200,7 +200,7 @@ AEGIS_ROW Drawn draw_cut(Row& row, SampleCut cut, float floor, double u) {
   return {row.element_index(step.at), true, logprob_of(step.mass, total)};
 }
 
-/// How many of the listed elements it takes to reach `wanted`; 0 where all do not.
+/// How many of the listed elements it takes to reach `wanted`; 0 where all together do not.
 template <class Row>
 AEGIS_ROW int64_t listed_prefix(Row& row, int64_t n, double wanted) {
   return row

@@ -88,10 +88,10 @@ std::shared_ptr<RowFiller> make_filler(const std::vector<SourceTuple>& tuples,
   return std::make_shared<RowFiller>(std::move(sources), wanted);
 }
 
-void check_source(const MixtureRound& round, size_t source, int64_t number) {
+void check_source(const MixtureRound& round, size_t source, const char* name, int64_t number) {
   check<std::out_of_range>(source < round.weights().size(), "source: expected fewer than ",
                            round.weights().size(), ", got ", source);
-  check<std::invalid_argument>(number >= 0, "expected at least 0, got ", number);
+  check<std::invalid_argument>(number >= 0, name, ": expected at least 0, got ", number);
 }
 
 }  // namespace
@@ -145,11 +145,11 @@ void bind_documents(py::module_& m) {
            })
       .def("count",
            [](const MixtureRound& self, size_t source, int64_t position) {
-             check_source(self, source, position);
+             check_source(self, source, "position", position);
              return self.count(source, position);
            })
       .def("position_of", [](const MixtureRound& self, size_t source, int64_t before) {
-        check_source(self, source, before);
+        check_source(self, source, "before", before);
         return self.position_of(source, before);
       });
   py::class_<MixtureOrder, SampleOrder, std::shared_ptr<MixtureOrder>>(m, "MixtureOrder")

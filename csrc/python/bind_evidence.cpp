@@ -21,11 +21,12 @@ namespace {
 
 namespace py = pybind11;
 
-IntegrityChain::Part bytes_of(const py::buffer_info& info) {
+IntegrityChain::Part bytes_of(const py::buffer_info& info, const char* name) {
   py::ssize_t step = info.itemsize;
   for (py::ssize_t d = info.ndim - 1; d >= 0; --d) {
-    check<std::invalid_argument>(info.shape[d] == 1 || info.strides[d] == step,
-                                 "part: expected contiguous memory");
+    check<std::invalid_argument>(info.shape[d] == 1 || info.strides[d] == step, name,
+                                 ": expected contiguous memory, got stride ", info.strides[d],
+                                 " in dimension ", d, ", not ", step);
     step *= info.shape[d];
   }
   return {static_cast<const std::byte*>(info.ptr),
@@ -36,7 +37,7 @@ IntegrityChain::Part bytes_of(const py::buffer_info& info) {
 struct Buffers {
   explicit Buffers(const std::vector<py::buffer>& buffers) {
     for (const py::buffer& buffer : buffers) infos.push_back(buffer.request());
-    for (const py::buffer_info& info : infos) parts.push_back(bytes_of(info));
+    for (const py::buffer_info& info : infos) parts.push_back(bytes_of(info, "parts"));
   }
   std::vector<py::buffer_info> infos;
   std::vector<IntegrityChain::Part> parts;
@@ -113,13 +114,13 @@ class PyBackgroundChain {
 uint64_t fnv1a_of(const py::buffer& buffer, int bits) {
   check<std::invalid_argument>(bits == 32 || bits == 64, "bits: expected 32 or 64, got ", bits);
   const py::buffer_info info = buffer.request();
-  const IntegrityChain::Part bytes = bytes_of(info);
+  const IntegrityChain::Part bytes = bytes_of(info, "data");
   return bits == 32 ? fnv1a(Fnv<uint32_t>::kBasis, bytes) : fnv1a(Fnv<uint64_t>::kBasis, bytes);
 }
 
 uint32_t digest_of(const py::buffer& buffer) {
   const py::buffer_info info = buffer.request();
-  const IntegrityChain::Part bytes = bytes_of(info);
+  const IntegrityChain::Part bytes = bytes_of(info, "data");
   return kernels::fnv_lanes_digest(bytes.data(), static_cast<int64_t>(bytes.size()));
 }
 

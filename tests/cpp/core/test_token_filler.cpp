@@ -68,20 +68,21 @@ TEST(TokenFiller, WideBatchesAreInputsAndTargetsOneTokenLater) {
       std::make_shared<TokenWindows>(store_of<uint16_t>(folder, TokenType::u16), 7, 7);
   const auto* data = static_cast<const uint16_t*>(windows->store()->data());
   const std::vector<int64_t> indices{8, 0, 3};
-  for (const TokenFiller::Form form : {TokenFiller::Form::int64, TokenFiller::Form::int32}) {
-    const TokenFiller filler(windows, form);
-    std::vector<int64_t> inputs(21), targets(21);
-    FieldPointers fields{reinterpret_cast<std::byte*>(inputs.data()),
-                         reinterpret_cast<std::byte*>(targets.data())};
-    filler.fill(indices.data(), 3, fields);
-    const auto* narrow = reinterpret_cast<const int32_t*>(inputs.data());
-    for (size_t at = 0; at < 21; ++at) {
-      const auto column = static_cast<int64_t>(at % 7);
-      const int64_t begin = windows->offset(indices[at / 7]) + column;
-      EXPECT_EQ(form == TokenFiller::Form::int64 ? inputs[at] : narrow[at], data[begin]);
-      EXPECT_EQ(targets[at], data[begin + 1]);
-    }
+  const TokenFiller filler(windows);
+  std::vector<int64_t> inputs(21), targets(21);
+  FieldPointers fields{reinterpret_cast<std::byte*>(inputs.data()),
+                       reinterpret_cast<std::byte*>(targets.data())};
+  filler.fill(indices.data(), 3, fields);
+  for (size_t at = 0; at < 21; ++at) {
+    const int64_t begin = windows->offset(indices[at / 7]) + static_cast<int64_t>(at % 7);
+    EXPECT_EQ(inputs[at], data[begin]);
+    EXPECT_EQ(targets[at], data[begin + 1]);
   }
+}
+
+TEST(TokenFiller, NoWindowsAreRefused) {
+  EXPECT_EQ(message_of<std::invalid_argument>([] { TokenFiller(nullptr); }),
+            "windows: expected windows, got none");
 }
 
 }  // namespace

@@ -165,6 +165,8 @@ def test_sources_must_fit_each_other_and_the_loader(tmp_path, mixture):
     ):
         with pytest.raises(ValueError, match=message):
             aegis.TokenMixture([source, other])
+    with pytest.raises(ValueError, match="position: expected at least 0, got -1"):
+        aegis._C.MixtureRound([1, 2]).count(0, -1)
     with pytest.raises(ValueError, match="sources: expected at least one"):
         aegis.TokenMixture([])
     with pytest.raises(ValueError, match="seed: expected one with a TokenMixture"):

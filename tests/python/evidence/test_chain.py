@@ -286,5 +286,10 @@ def test_corrupted_states_are_refused(state, message):
 
 
 def test_bad_bits():
+    apart = np.zeros((4, 4), np.uint8)[:, ::2]
+    with pytest.raises(ValueError, match="data: expected contiguous memory, got stride 2 in dimension 1, not 1"):
+        _C.fnv1a(apart, 32)
+    with pytest.raises(ValueError, match="parts: expected contiguous memory"):
+        _C.IntegrityChain(32, True).add(0, 0.0, [apart])
     with pytest.raises(ValueError, match="bits: expected 32 or 64, got 16"):
         IntegrityChain(bits=16)
