@@ -58,6 +58,13 @@ def test_head_size_in_the_thousands_and_its_limit():
         decode_attention(query, query, query, spans, 1.0)
 
 
+def test_more_slots_than_a_range_may_have_are_refused():
+    query = torch.zeros(1, 1, 1, 16, device="cuda")
+    keys, spans = query.expand(1, 1, 2**56, 16), torch.zeros(1, 2, dtype=torch.int64, device="cuda")
+    with pytest.raises(ValueError, match=f"keys: expected at most {2**35} slots for a row, got {2**56}"):
+        decode_attention(query, keys, keys, spans, 1.0)
+
+
 def test_one_buffer_that_goes_round():
     query, keys, values, _, _ = operands(torch.float32, pages=3)
     spans = torch.tensor([[0, 16], [100, 109], [15, 31]])
