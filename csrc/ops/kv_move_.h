@@ -74,7 +74,8 @@ inline kernels::KvMove check_kv_move(const Tensor& keys, const Tensor& values,
 
 /// Every source, position and row, before anything is written. For CPU memory.
 inline void check_moves(const kernels::KvMove& job) {
-  const int64_t last = INT64_MAX - job.tokens;
+  // Sources lie less than `slots` behind a position, and a number follows on each.
+  const int64_t last = INT64_MAX - std::max(job.tokens, job.slots);
   for (int64_t b = 0; b < job.batch; ++b) {
     const int64_t position = job.positions[b];
     check<std::out_of_range>(0 <= position && position <= last, "positions[", b,

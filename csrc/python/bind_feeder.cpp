@@ -1,5 +1,6 @@
 // Slot pools, schedules and feeders. The consumer's side of a feeder is Python; waits let go of the
 // GIL and notice signals.
+#include <pybind11/gil_safe_call_once.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -29,9 +30,11 @@ constexpr auto kSlice = std::chrono::milliseconds(50);  // between two looks for
 /// tensor of one element) means something else to tensors.
 bool is_number(PyObject* index) {
   if (PyLong_Check(index)) return !PyBool_Check(index);
-  static const py::handle numpy_integer =
-      py::object(py::module_::import("numpy").attr("integer")).release();
-  return PyObject_IsInstance(index, numpy_integer.ptr()) == 1;
+  // Not a plain static: who waits for that one holds the GIL, which the import may let go of.
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> numpy_integer;
+  const auto import = [] { return py::object(py::module_::import("numpy").attr("integer")); };
+  const py::object& integer = numpy_integer.call_once_and_store_result(import).get_stored();
+  return PyObject_IsInstance(index, integer.ptr()) == 1;
 }
 
 [[noreturn]] void refuse_indices(const std::string& got) {

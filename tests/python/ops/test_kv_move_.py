@@ -193,6 +193,13 @@ def test_bad_input_numbers_are_an_index_error_before_any_write(which, numbers, m
     assert torch.equal(bits(given[KEYS]), before)
 
 
+def test_bad_input_positions_behind_which_no_source_would_follow():
+    given = list(arguments())
+    given[SOURCES], given[POSITIONS] = torch.tensor([[3, 5], [2**63 - 1] * 2]), torch.tensor([3, 2**63 - 3])
+    with pytest.raises(IndexError, match=rf"positions\[1\]: expected 0 to {2**63 - 6}, got {2**63 - 3}"):
+        kv_move_(*given)
+
+
 def test_bad_input_batch_larger_than_the_cache():
     keys, values, *_ = arguments()
     with pytest.raises(ValueError, match=r"sources: expected a batch of at most 3 \(the rows of keys\), got 4"):
