@@ -172,7 +172,7 @@ def test_arrays_that_are_not_contiguous_or_aligned():
     odd = np.frombuffer(bytearray(b"x" + entries(5, 2).tobytes()), aegis.SpscRing.dtype, offset=1)
     ring.push(odd)
     assert ring.pop()["sequence"].tolist() == [5, 6]
-    with pytest.raises(ValueError, match="out: expected adjacent entries .*got them 128 bytes apart"):
+    with pytest.raises(ValueError, match=r"out: expected adjacent entries .*got them 128 bytes apart"):
         ring.pop(out=np.empty(8, ring.dtype)[::2], timeout=0)
     frozen = np.empty(2, ring.dtype)
     frozen.flags.writeable = False
