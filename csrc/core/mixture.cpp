@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/permutation.h"
+#include "core/splitmix.h"
 
 namespace aegis {
 namespace {
@@ -127,7 +128,7 @@ int64_t MixtureOrder::sample(int64_t position) const {
   if (!shuffle_) return first_[source] + own;
   // Sources of one length have orders of their own, too.
   const Permutation order(static_cast<uint64_t>(samples),
-                          seed_ + (static_cast<uint64_t>(source) + 1) * 0x9E3779B97F4A7C15u,
+                          seed_ + (static_cast<uint64_t>(source) + 1) * kGolden,
                           static_cast<uint64_t>(pass + number / samples));
   return first_[source] + static_cast<int64_t>(order(static_cast<uint64_t>(own)));
 }

@@ -13,7 +13,7 @@ namespace aegis {
 void PageTable::reserve(Sequence& sequence, int64_t tokens) const {
   const auto fit = [&](auto& list) {
     const size_t room = list.capacity();
-    if (static_cast<int64_t>(room) * block_size_ >= tokens) return;  // no division: it is the rule
+    if (static_cast<int64_t>(room) * block_size_ >= tokens) return;  // nearly always: no division
     list.reserve(std::max(static_cast<size_t>(blocks(tokens)), 2 * room));
   };
   fit(sequence.pages);

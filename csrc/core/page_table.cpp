@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/splitmix.h"
 #include "kernels/page_query.h"
 
 namespace aegis {
@@ -14,12 +15,6 @@ using kernels::kFlagPlanes;
 using kernels::kPagesOfABlock;
 
 constexpr int kSecondChances = 16;  // pages passed over for one eviction, so that it stays O(1)
-
-uint64_t mixed(uint64_t x) {  // the finaliser of splitmix64 (Steele, Lea, Flood 2014)
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
 
 int64_t checked(int64_t pages) {
   check<std::invalid_argument>(1 <= pages && pages <= int64_t{1} << 31,
@@ -93,8 +88,8 @@ PageTable::Shadows PageTable::shadows() const {
 // --- contents ----------------------------------------------------------------------------------
 
 uint64_t PageTable::key_of(uint64_t behind, Tokens tokens) {
-  uint64_t key = mixed(behind + 0x9E3779B97F4A7C15 * (tokens.size() + 1));
-  for (uint32_t token : tokens) key = mixed(key + token + 1);
+  uint64_t key = mix(behind + kGolden * (tokens.size() + 1));
+  for (uint32_t token : tokens) key = mix(key + token + 1);
   return key;
 }
 

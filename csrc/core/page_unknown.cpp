@@ -31,8 +31,8 @@ PageTable::Need PageTable::needed(std::span<const uint32_t> sequences,
     if (lengths[i] <= sequence.length) continue;
     // Blocks that were given back count on both sides, and may be more than the table has pages.
     const int64_t more = (lengths[i] - 1) / block_size_ + 1 - std::ssize(sequence.pages);
-    need.pages +=
-        std::min(more, 2 * pages());  // which shows that there is no room: no sum overflows
+    // Twice the pages shows as well that there is no room, and no sum overflows.
+    need.pages += std::min(more, 2 * pages());
     if (!last_is_shared(sequence)) continue;
     const uint32_t page = sequence.pages.back();
     // Where all who hold it write, the last of them keeps it.

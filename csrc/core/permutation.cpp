@@ -4,21 +4,9 @@
 #include <bit>
 
 #include "core/check.h"
+#include "core/splitmix.h"
 
 namespace aegis {
-namespace {
-
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every output bit depends on every
-/// input bit.
-constexpr uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;  // SplitMix64's increment
-
-}  // namespace
 
 Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t epoch) : n_(n) {
   check<std::invalid_argument>(1 <= n && n <= uint64_t{1} << 63, "n: expected 1 to 2^63, got ", n);
