@@ -52,8 +52,6 @@ Ranges check_ranges(const Tensor& keys, const Tensor& spans, int64_t window,
       check<std::invalid_argument>(end == 0 || (end - 1) / slots < blocks->size(1), "spans[", i,
                                    "]: expected an end within ", blocks->size(1), " blocks of ",
                                    slots, ", got ", end);
-      check_pages(blocks->const_data_ptr<int64_t>() + cache_row * blocks->stride(0), cache_row,
-                  begin, end, slots, keys.size(0));
     } else {
       check<std::invalid_argument>(end - begin <= slots, "spans[", i, "]: expected at most ", slots,
                                    " positions (the slots of keys), got ", end - begin, " (from ",
@@ -62,6 +60,10 @@ Ranges check_ranges(const Tensor& keys, const Tensor& spans, int64_t window,
     check<std::invalid_argument>(end - begin <= kernels::kMostPositions, "spans[", i,
                                  "]: expected at most ", kernels::kMostPositions,
                                  " positions, got ", end - begin);
+    if (blocks) {
+      check_pages(blocks->const_data_ptr<int64_t>() + cache_row * blocks->stride(0), cache_row,
+                  begin, end, slots, keys.size(0));
+    }
     const int64_t pieces = (end - begin + kernels::kPiecePositions - 1) / kernels::kPiecePositions;
     ranges.rows.push_back({cache_row, begin, end, ranges.pieces, pieces});
     ranges.pieces += pieces * keys.size(1);

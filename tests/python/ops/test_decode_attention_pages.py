@@ -97,6 +97,15 @@ def changed(row, block, page):
             ValueError,
             r"spans\[1\]: expected an end within 4 blocks of 8",
         ),
+        (
+            {
+                "keys": POOL_KEYS[:, :, :1].expand(-1, -1, 2**40, -1),
+                "values": POOL_VALUES[:, :, :1].expand(-1, -1, 2**40, -1),
+                "spans": torch.tensor([[0, 1], [5, 2**41]]),
+            },
+            ValueError,
+            rf"spans\[1\]: expected at most {2**35} positions, got {2**41 - 5}",
+        ),
         ({"rows": torch.tensor([0, 2])}, IndexError, r"rows\[1\]: expected an index in \[0, 2\), got 2"),
         (
             {"keys": POOL_KEYS[:, :, :0], "values": POOL_VALUES[:, :, :0]},
