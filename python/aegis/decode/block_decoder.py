@@ -13,6 +13,7 @@ from aegis.decode.cache import SlottedStaticCache
 from aegis.decode.compiled_pass import CompiledPasses, StaticPass
 from aegis.decode.huggingface import cache_argument, forward_arguments
 from aegis.decode.paged_cache import PagedKVCache
+from aegis.decode.paged_plan import check_number
 from aegis.decode.runner import CUDAGraphFastRunner
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 from aegis.decode.trees import TreePass
@@ -29,6 +30,8 @@ class BlockDecoder:
         rollback: the most tokens that are taken back at once.
         sampler: picks the first token.
         paged: whether the cache is a :class:`~aegis.PagedKVCache`.
+        chunk: of that one: the most tokens of a row that prefill feeds at a time. Blocks have at most
+            ``rollback`` tokens.
         compiled: numbers of tokens for which a pass over all rows is compiled, when it first comes.
     """
 
@@ -41,14 +44,22 @@ class BlockDecoder:
         sampler: FusedLogitsSampler | ProcessedSampler | None = None,
         *,
         paged: bool = False,
+        chunk: int | None = None,
         compiled: Collection[int] = (),
     ) -> None:
         device = getattr(model, "device", None)
-        cache = (
-            PagedKVCache(model.config, rows, max_cache_len, rollback=rollback, device=device)
-            if paged
-            else SlottedStaticCache(model.config, rows, max_cache_len, rollback=rollback, device=device)
-        )
+        cache: SlottedStaticCache
+        if paged:
+            if chunk is not None:
+                check_number("prefill_chunk", chunk)
+                chunk = max(chunk, rollback)
+            cache = PagedKVCache(
+                model.config, rows, max_cache_len, rollback=rollback, prefill_chunk=chunk, device=device
+            )
+        elif chunk is not None:
+            raise ValueError(f"prefill_chunk: expected none without paged=True, got {chunk!r}")
+        else:
+            cache = SlottedStaticCache(model.config, rows, max_cache_len, rollback=rollback, device=device)
         # The runner's checks are those of any model, and come first.
         self.runner = CUDAGraphFastRunner(model, cache=cache, sampler=sampler, mode="eager")
         self.model = model
@@ -63,7 +74,8 @@ class BlockDecoder:
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None, chunk: int, history: Tensor | None) -> Tensor:
         """As :meth:`CUDAGraphFastRunner.prefill`; the tokens are a view that the next call overwrites."""
-        tokens = self.runner.prefill(input_ids, attention_mask, chunk=chunk, history=history)
+        with nullcontext() if self._compiled is None else self.static_pass.watch.passing():
+            tokens = self.runner.prefill(input_ids, attention_mask, chunk=chunk, history=history)
         self.static_pass.forget_if_changed()
         padding = None if attention_mask is None else (attention_mask == 0).sum(1)
         self._padding = padding if padding is not None and bool(padding.any()) else None
@@ -134,8 +146,9 @@ class BlockDecoder:
             self.cache.move_tokens(sources.to(device), places.to(device))
 
     def retire(self, row: int) -> None:
-        """Empties a row, which goes on as one without tokens or padding."""
-        self.cache.free_row(row)
+        """Empties a row, which goes on as one without tokens or padding. Again, it changes nothing."""
+        if row in self.cache.rows_in_use:
+            self.cache.free_row(row)
         if self._padding is not None:
             self._padding[row] = 0
 

@@ -179,6 +179,11 @@ class SlottedStaticCache(TakesSteps, HoldsTrees, cache_utils.Cache):
         """How many tokens can surely be taken back once a sliding window has wrapped around."""
         return self._rollback
 
+    @property
+    def prefill_chunk(self) -> int | None:
+        """The most tokens that a pass may feed to a row; None where there is no limit but its length."""
+        return None
+
     def get_seq_length(self, layer_idx: int = 0) -> Any:
         """Tokens in the longest of the current rows (the selected ones, or all in use): an int, except while a pass is
         compiled or captured, when it is a 0-d int64 tensor of the device."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aegis.decode.cache import SlottedStaticCache
-from aegis.decode.graph import compiled, fingerprint
+from aegis.decode.graph import ModelWatch, compiled
 from aegis.decode.huggingface import cache_argument, forward_arguments
 
 __all__ = ["CompiledPasses", "StaticPass", "checked_mode"]
@@ -43,19 +43,21 @@ class StaticPass:
         self._cache_argument = cache_argument(model)
         self._arguments = forward_arguments(model)
         self._compiled: dict[Hashable, Callable[..., Tensor]] = {}
-        self._fingerprint: tuple[Any, ...] = ()
+        self.watch = ModelWatch(model)
 
-    def compiled(self, key: Hashable, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """``function``, which calls this, compiled; the same one whenever the key is the same."""
+    def run(self, key: Hashable, function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
+        """``function(*tensors)``, which calls this, compiled: the same one whenever the key is the same."""
+        if key in self._compiled:
+            return self._compiled[key](*tensors)
         if not self._compiled:
-            self._fingerprint = fingerprint(self.model)
-        if key not in self._compiled:
+            self.watch.note()
+        with self.watch.passing():
             self._compiled[key] = compiled(function)
-        return self._compiled[key]
+            return self._compiled[key](*tensors)
 
     def forget_if_changed(self) -> None:
         """Drops what was compiled if the model has changed since; for the beginning of a text."""
-        if self._compiled and fingerprint(self.model) != self._fingerprint:
+        if self._compiled and self.watch.changed():
             self._compiled.clear()
 
     def __call__(self, tokens: Tensor, padding: Tensor, keep: int) -> Tensor:
@@ -111,6 +113,7 @@ class CompiledPasses:
             ValueError: a row has no room; nothing has been written.
         """
         batch, count = tokens.shape
-        run = self._forward.compiled(count, lambda tokens, padding: self._forward(tokens, padding, count))
         with self._forward.cache.step(count, batch):
-            return run(tokens, padding)
+            return self._forward.run(
+                count, lambda tokens, padding: self._forward(tokens, padding, count), tokens, padding
+            )

@@ -50,9 +50,9 @@ class _Round:
     def _called(self, law: Law, text: Tensor, drawn: bool, *tensors: Tensor | None) -> Tensor:
         settings, bias = law.tables(len(text), self._vocabulary, text.device)
         form = _Form(law.greedy, law.sampler.keep_ties, len(settings), bias is not None, drawn)
-        run = self._forward.compiled((type(self), self.count, form), lambda *tensors: self._run(form, *tensors))
+        key, tensors = (type(self), self.count, form), (text, self._decoder.padding, settings, bias, *tensors)
         with self._cache.step(self.count + 1, len(text)):
-            return run(text, self._decoder.padding, settings, bias, *tensors)
+            return self._forward.run(key, lambda *tensors: self._run(form, *tensors), *tensors)
 
     def _run(self, form: _Form, *tensors: Tensor) -> Tensor:
         raise NotImplementedError

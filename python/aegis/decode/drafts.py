@@ -16,7 +16,16 @@ from aegis.decode.block_decoder import BlockDecoder
 from aegis.decode.compiled_round import CompiledGuesses
 from aegis.decode.law import Domain, Law, draw
 
-__all__ = ["Draft", "EarlyExit", "ModelDraft", "PromptLookup", "PromptLookupDraft", "Proposal", "first_layers"]
+__all__ = [
+    "Draft",
+    "EarlyExit",
+    "ModelDraft",
+    "PromptLookup",
+    "PromptLookupDraft",
+    "Proposal",
+    "first_layers",
+    "make_draft",
+]
 
 
 @dataclass(frozen=True)
@@ -227,6 +236,39 @@ class PromptLookupDraft:
 
     def entered(self) -> AbstractContextManager[Any]:
         return nullcontext()
+
+
+def make_draft(
+    given: Any, target: Any, decoder: Callable[[Any], BlockDecoder], law: Law, at_once: int, *, alone: bool
+) -> tuple[Draft, float]:
+    """What the argument ``draft`` of a runner means, and what one of its guesses costs beside a pass of the target.
+
+    Args:
+        decoder: makes that of a model.
+        law: what a model guesses by.
+        at_once: guesses that are compiled as one function; 0 where none are.
+        alone: as of :class:`CompiledGuesses`.
+
+    Raises:
+        ValueError: what is no draft, or a model that does not go with the target.
+    """
+    if given is None or isinstance(given, PromptLookup):
+        return PromptLookupDraft(given or PromptLookup()), 0.0
+    model = first_layers(target, given.layers) if isinstance(given, EarlyExit) else given
+    if not hasattr(model, "config"):
+        raise ValueError(f"draft: expected a model, PromptLookup or EarlyExit, got {type(given).__name__}")
+    try:
+        made = decoder(model)
+    except ValueError as error:
+        raise ValueError(f"draft: {error}") from error
+    mine, theirs = (m.config.get_text_config(decoder=True).vocab_size for m in (target, model))
+    if mine != theirs:
+        raise ValueError(f"draft: expected the target's vocabulary of {mine} tokens, got {theirs}")
+    if model.device != target.device:
+        raise ValueError(f"draft: expected a model on {target.device}, as the target, got {model.device}")
+    size, whole = (sum(p.numel() for p in m.parameters()) for m in (model, target))
+    compiled = CompiledGuesses(made, at_once, alone=alone) if at_once else None
+    return ModelDraft(made, law, compiled), size / max(whole, 1)
 
 
 def first_layers(model: Any, layers: int) -> Any:

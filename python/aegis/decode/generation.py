@@ -150,7 +150,7 @@ def generate(
         room = length_to_keep(model, room)
     again = runner is not None
     if runner is None and asked.draft is not None:
-        runner = asked.runner(model, rows, room, sampler, draft_sampler, paged=paged, mode=mode)
+        runner = asked.runner(model, rows, room, sampler, draft_sampler, paged=paged, chunk=chunk, mode=mode)
     elif runner is None:
         if usable is None and paged:
             usable = _paged(model, rows, room, chunk)

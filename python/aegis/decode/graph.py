@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["capture_graph", "compiled", "fingerprint"]
+__all__ = ["ModelWatch", "capture_graph", "compiled", "fingerprint"]
 
 # torch counts compilations by the code that is compiled, which is one for all runners: without this, nothing would be
 # compiled any more from the ninth of a process on. Older versions cannot tell them apart.
@@ -22,8 +23,8 @@ _OWN_CACHE: dict[str, Any] = (
 def compiled(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``step`` through torch.compile, for tensors of the shapes that it is called with; the first call compiles.
 
-    The model, which ``step`` finds in an attribute called ``model``, is not looked at again: the caller compares its
-    :func:`fingerprint`. That is some 1,700 questions to 6 layers, and would be a tenth to a sixth of a small model's
+    The model, which ``step`` finds in an attribute called ``model``, is not looked at again: the caller has a
+    :class:`ModelWatch`. That is some 1,700 questions to 6 layers, and would be a tenth to a sixth of a small model's
     step. Where torch keeps what all runners compiled in one place, though, these questions are what tells their models
     apart, and are asked.
     """
@@ -43,8 +44,8 @@ def _not_of_model(guards: Sequence[Any]) -> list[bool]:
 def fingerprint(model: nn.Module) -> tuple[Any, ...]:
     """What a captured or compiled step of a model rests on: where its parameters and saved buffers lie, what modules it
     has, their hooks, and what they and its configuration have for switches, names, fractions and functions
-    (``training``, the adapters in use and their scale, a ``forward`` of their own). Whole numbers are left out, since
-    modules count in them.
+    (``training``, the adapters in use and their scale, a ``forward`` of their own). Whole numbers are those of the
+    configuration; modules also count in them, so theirs are :func:`_whole_numbers`.
 
     Cost: a millisecond for some hundred modules.
     """
@@ -59,7 +60,56 @@ def fingerprint(model: nn.Module) -> tuple[Any, ...]:
         )
         for module in model.modules()
     )
-    return tuple(map(_place, model.parameters())), modules, _settings(vars(model.config))
+    config: Any = model.config
+    configs = [vars(part) for part in (config, *(getattr(config, name, None) for name in config.sub_configs)) if part]
+    settings = tuple((_settings(numbers), _counted(numbers)) for numbers in configs)
+    return tuple(map(_place, model.parameters())), modules, settings
+
+
+class ModelWatch:
+    """Tells whether a model has changed since something was captured or compiled of it.
+
+    That rests on its :func:`fingerprint` and on the whole numbers that its modules have. A number that a pass was seen
+    to change is the module's own, and from then on does not count. One that changes in none of the passes within
+    :meth:`passing` is taken for a setting: who counts there now and then, say from a certain length of text on, is
+    taken for a changed model until it does so within.
+
+    Cost: of each call, and of each end of :meth:`passing`, a millisecond for some hundred modules.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._fingerprint: tuple[Any, ...] = ()
+        self._numbers: dict[Any, Any] = {}
+        self._counters: set[Any] = set()
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Around passes that run the modules' Python code, such as a prompt's and the first one that is compiled."""
+        before = _whole_numbers(self._model)
+        try:
+            yield
+        finally:
+            self._counters |= _different(before, _whole_numbers(self._model))
+
+    def note(self) -> None:
+        """The model as it is now is the one to compare with."""
+        self._fingerprint, self._numbers = fingerprint(self._model), _whole_numbers(self._model)
+
+    def changed(self) -> bool:
+        """Whether it is another than at the last :meth:`note`."""
+        if fingerprint(self._model) != self._fingerprint:
+            return True
+        return not _different(self._numbers, _whole_numbers(self._model)) <= self._counters
+
+
+def _whole_numbers(model: nn.Module) -> dict[tuple[Any, str], Any]:
+    """By module and name."""
+    return {(weakref.ref(module), name): value for module in model.modules() for name, value in _counted(vars(module))}
+
+
+def _different(before: dict[Any, Any], after: dict[Any, Any]) -> set[Any]:
+    return {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
@@ -88,6 +138,23 @@ def _settings(attributes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, float, str))
+
+
+def _counted(attributes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Whole numbers, and lists and dictionaries with some, which :func:`_settings` passes over."""
+    found: list[tuple[str, Any]] = []
+    for name, value in attributes.items():
+        if isinstance(value, int) and not isinstance(value, bool):
+            found.append((name, value))
+        elif isinstance(value, (list, tuple)) and _has_numbers(value):
+            found.append((name, tuple(value)))
+        elif isinstance(value, dict) and _has_numbers(value.values()):
+            found.append((name, tuple(value.items())))
+    return tuple(found)
+
+
+def _has_numbers(values: Collection[object]) -> bool:
+    return not all(map(_is_plain, values)) and all(_is_plain(value) or isinstance(value, int) for value in values)
 
 
 def capture_graph(step: Callable[[], Tensor], state: Sequence[Tensor]) -> Callable[[], Tensor]:

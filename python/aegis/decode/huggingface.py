@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 __all__ = [
     "ATTENTION",
@@ -17,6 +18,7 @@ __all__ = [
     "check_positions",
     "forward_arguments",
     "learned_positions",
+    "left_padding",
     "longest_text",
 ]
 
@@ -89,6 +91,28 @@ def check_positions(model: Any, max_cache_len: int) -> None:
             f"max_cache_len: expected at most {known}, the positions that {type(model).__name__} has learned, got "
             f"{max_cache_len}"
         )
+
+
+def left_padding(mask: Tensor | None, batch: int, length: int) -> Tensor | None:
+    """(batch,) int64: how many tokens of each row a mask says are padding; None where there is no mask.
+
+    Raises ValueError for another shape than (batch, length), and where padding is not on the left of rows alone.
+    """
+    if mask is None:
+        return None
+    if mask.shape != (batch, length):
+        raise ValueError(
+            f"attention_mask: expected shape ({batch}, {length}), all tokens in the cache included, got "
+            f"{tuple(mask.shape)}"
+        )
+    live = mask != 0
+    starts = length - live.sum(1)
+    if not torch.equal(live, torch.arange(length, device=mask.device) >= starts[:, None]) or not live[:, -1].all():
+        raise ValueError(
+            "attention_mask: expected padding on the left of each row alone, got zeros elsewhere (where no mask is "
+            "given, model.generate takes each pad_token_id in a prompt for padding)"
+        )
+    return starts
 
 
 @contextmanager

@@ -180,6 +180,12 @@ class PagedKVCache(SlottedStaticCache):
         return self._positions.groups[0].blocks
 
     @property
+    def prefill_chunk(self) -> int | None:
+        """The most tokens that a pass is going to feed to a row, as told; None where it was not."""
+        chunk: int | None = self._settings["prefill_chunk"]
+        return chunk
+
+    @property
     def block_size(self) -> int:
         """Tokens in a page."""
         return self.table.block_size

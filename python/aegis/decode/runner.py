@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from aegis.decode.graph import capture_graph, compiled, fingerprint
-from aegis.decode.huggingface import cache_argument, check_model, check_positions, forward_arguments
+from aegis.decode.graph import ModelWatch, capture_graph, compiled
+from aegis.decode.huggingface import cache_argument, check_model, check_positions, forward_arguments, left_padding
 from aegis.decode.model_setup import set_up
 from aegis.decode.sampler import FusedLogitsSampler, ProcessedSampler
 
@@ -54,8 +54,8 @@ class CUDAGraphFastRunner:
         sampler: picks tokens; without, greedy.
         mode: as above; ``"auto"`` takes the default.
         on_change: what to do when the model has changed since a step was captured or compiled (parameters replaced or
-            moved, modules, hooks, modes): ``"recapture"`` or ``"raise"``. That is looked at in ``prefill``, whole
-            numbers that modules keep left out; amid a text a model must stay as it is.
+            moved, modules, hooks, modes, numbers that modules keep, but those that passes were seen to change):
+            ``"recapture"`` or ``"raise"``. That is looked at in ``prefill``; amid a text a model must stay as it is.
         clone: whether tokens are returned as copies. Without, they are a view that the next step overwrites.
 
     Raises:
@@ -109,11 +109,12 @@ class CUDAGraphFastRunner:
         self._arguments = forward_arguments(model)
         self._installed: AbstractContextManager[None] | None = None
         self._captured: Callable[[], Tensor] | None = None
-        self._fingerprint: tuple[Any, ...] = ()
+        self._watch = ModelWatch(model)
 
         rows = self._rows
         with torch.inference_mode(False):  # tensors made in that mode could not be written outside of it
             self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+            self._fed = torch.zeros_like(self._tokens)  # as they were before a step
             self._positions = torch.zeros(rows, 1, dtype=torch.int64, device=device)
             self._spans = torch.zeros(rows, 1, 1, 2, dtype=torch.int64, device=device)
             # Behind a start and an end, a row's pages, where the cache has such (aegis.decode.paged_attention).
@@ -165,7 +166,7 @@ class CUDAGraphFastRunner:
                 the mode is eager.
             attention_mask: (B, length of the cache + L), zero where a row is padded, which is on its left; None
                 where nothing is.
-            chunk: tokens of a row that go through the model at a time.
+            chunk: tokens of a row that go through the model at a time; no more than the cache's ``prefill_chunk``.
             history: (B, n) int64, all tokens so far, for a sampler that asks for them; without, ``input_ids``.
 
         Returns:
@@ -180,7 +181,7 @@ class CUDAGraphFastRunner:
             raise ValueError("autocast: expected none, since a cache holds one dtype; model.to(torch.bfloat16) has one")
         batch, length = self._check_prompt(input_ids)
         past = self.cache.common_length(batch)
-        starts = self._check_mask(attention_mask, batch, past + length)
+        starts = left_padding(attention_mask, batch, past + length)
         if starts is None and past > 0 and bool(self._spans[:batch, 0, 0, 0].any()):
             raise ValueError("attention_mask: expected one, since rows in the cache are padded, got None")
         if not isinstance(chunk, int) or chunk < 1:
@@ -192,18 +193,20 @@ class CUDAGraphFastRunner:
             )
         self._check_unchanged()
 
+        chunk = min(chunk, self.cache.prefill_chunk or chunk)
         self._length = -1
         mask = attention_mask if starts is not None and bool(starts.any()) else None
         columns = torch.arange(past, past + length, device=input_ids.device)
         positions = columns.expand(batch, -1) if starts is None else (columns - starts[:, None]).clamp_(min=0)
-        for begin in range(0, length, chunk):
-            end = min(begin + chunk, length)
-            logits = self._forward(
-                input_ids[:, begin:end],
-                None if mask is None else mask[:, : past + end],
-                positions[:, begin:end],
-                columns[begin:end],
-            )
+        with nullcontext() if self.mode == "eager" else self._watch.passing():
+            for begin in range(0, length, chunk):
+                end = min(begin + chunk, length)
+                logits = self._forward(
+                    input_ids[:, begin:end],
+                    None if mask is None else mask[:, : past + end],
+                    positions[:, begin:end],
+                    columns[begin:end],
+                )
         if self.cache.common_length(batch) != past + length:
             raise ValueError(
                 f"model: expected forward to add {length} tokens to the cache, but it did not; where gradients are "
@@ -212,7 +215,8 @@ class CUDAGraphFastRunner:
         self._active = batch
         self._spans[:batch, 0, 0, 0] = 0 if starts is None else starts
         self._place()
-        return self._pick(logits, input_ids if history is None else history)
+        self._draw(logits, input_ids if history is None else history)
+        return self._result(logits)
 
     @torch.no_grad()
     def step(self, tokens: Tensor | None = None, *, history: Tensor | None = None) -> Tensor:
@@ -229,7 +233,8 @@ class CUDAGraphFastRunner:
             ValueError: tokens of another shape, dtype or device than those captured; a full cache, in which case
                 nothing was written.
 
-        After an error, a step goes on from the cache as it is: as it was, if not all layers were reached.
+        After an error of the model, a hook, a processor or the sampler, the cache is as it was, and the next call is
+        the same step again. (A ``strict`` sampler has drawn before it raises, and goes on with another number.)
         """
         self._check_entered()
         if self._active == 0:
@@ -240,16 +245,20 @@ class CUDAGraphFastRunner:
         if length != self._length:  # the last step failed, or tokens were taken back
             self._place()
         self._length = -1
-        if self.mode == "eager":
-            logits = self._advance(self._active)
+        if self.mode != "eager" and not self._sampler_apart:
+            logits = self._replay()
         else:
-            with self.cache.step():
-                if self._captured is None:
-                    self._captured = self._capture()
-                logits = self._captured()
+            self._fed.copy_(self._tokens)
+            try:
+                logits = self._advance(self._active) if self.mode == "eager" else self._replay()
+                self._draw(logits, history)
+            except BaseException:  # what was fed is still to be fed
+                self._tokens.copy_(self._fed)
+                if self.cache.get_seq_length() > length:
+                    self.cache.crop(-1)
+                raise
         self._length = length + 1
-        picked = self.mode != "eager" and not self._sampler_apart
-        return self._result(logits) if picked else self._pick(logits, history)
+        return self._result(logits)
 
     def use_sampler(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
         """Picks tokens with another sampler from now on. What was captured is dropped if the old one is part of it."""
@@ -279,25 +288,6 @@ class CUDAGraphFastRunner:
             raise ValueError("input_ids: expected at least 1 token in a row, got none")
         return batch, length
 
-    @staticmethod
-    def _check_mask(mask: Tensor | None, batch: int, length: int) -> Tensor | None:
-        """Returns how many tokens of each row are padding."""
-        if mask is None:
-            return None
-        if mask.shape != (batch, length):
-            raise ValueError(
-                f"attention_mask: expected shape ({batch}, {length}), all tokens in the cache included, got "
-                f"{tuple(mask.shape)}"
-            )
-        live = mask != 0
-        starts = length - live.sum(1)
-        if not torch.equal(live, torch.arange(length, device=mask.device) >= starts[:, None]) or not live[:, -1].all():
-            raise ValueError(
-                "attention_mask: expected padding on the left of each row alone, got zeros elsewhere (where no mask is "
-                "given, model.generate takes each pad_token_id in a prompt for padding)"
-            )
-        return starts
-
     def _feed(self, tokens: Tensor) -> None:
         fed = self._tokens[: self._active]
         if (
@@ -314,7 +304,7 @@ class CUDAGraphFastRunner:
 
     def _check_unchanged(self) -> None:
         """A replay reads the addresses that were captured."""
-        if self._captured is None or fingerprint(self.model) == self._fingerprint:
+        if self._captured is None or not self._watch.changed():
             return
         if self._raise_on_change:
             raise ValueError(
@@ -371,9 +361,16 @@ class CUDAGraphFastRunner:
         self.sampler(logits, out=self._tokens.view(-1))
         return logits
 
-    def _pick(self, logits: Tensor, history: Tensor | None) -> Tensor:
+    def _replay(self) -> Tensor:
+        with self.cache.step():
+            if self._captured is not None:
+                return self._captured()
+            with self._watch.passing():
+                self._captured = self._capture()
+                return self._captured()
+
+    def _draw(self, logits: Tensor, history: Tensor | None) -> None:
         self.sampler(logits, history, out=self._tokens.view(-1)[: self._active])
-        return self._result(logits)
 
     def _result(self, logits: Tensor) -> Tensor:
         self.logits = logits
@@ -387,7 +384,7 @@ class CUDAGraphFastRunner:
         return self.mode == "compiled" or self.sampler.needs_history
 
     def _capture(self) -> Callable[[], Tensor]:
-        self._fingerprint = fingerprint(self.model)
+        self._watch.note()
         step = (lambda: self._advance(self._rows)) if self._sampler_apart else self._advance_and_pick
         if self.mode == "compiled":
             return compiled(step)

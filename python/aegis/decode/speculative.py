@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor
 from aegis.decode.accept import Verified, accept_by_ratio, accept_equal
 from aegis.decode.block_decoder import BlockDecoder
 from aegis.decode.compiled_pass import checked_mode
-from aegis.decode.compiled_round import MOST_GUESSES, CompiledGuesses, CompiledVerdicts
+from aegis.decode.compiled_round import MOST_GUESSES, CompiledVerdicts
 from aegis.decode.draft_length import DraftLength
-from aegis.decode.drafts import Draft, EarlyExit, ModelDraft, PromptLookup, PromptLookupDraft, first_layers
+from aegis.decode.drafts import ModelDraft, PromptLookup, make_draft
 from aegis.decode.huggingface import check_model, longest_text
 from aegis.decode.law import Law
 from aegis.decode.overlap import OverlappedDraft
@@ -77,6 +78,7 @@ class SpeculativeFastRunner:
             Logits processors that both sample with are called by both threads. Only on a CPU; it gains where the
             target leaves cores and memory bandwidth unused, and loses where it does not.
         paged: whether the caches, of the target and of a draft model, are :class:`~aegis.PagedKVCache`.
+        prefill_chunk: of those: the most tokens of a row that prefill feeds at a time. See there.
         mode: ``"eager"`` (default), or ``"compiled"``: all guesses of a pass, and the target's verdict on them, are one
             function each, through ``torch.compile``. First calls compile, for tens of seconds; keep the runner. See the
             guide for what stays eager or needs another compilation. Not with a tree, overlap or pages.
@@ -106,6 +108,7 @@ class SpeculativeFastRunner:
         tree: TokenTree | Sequence[int] | None = None,
         overlap: bool = False,
         paged: bool = False,
+        prefill_chunk: int | None = None,
         mode: Literal["auto", "eager", "compiled"] = "auto",
     ) -> None:
         check_model(target)
@@ -133,12 +136,15 @@ class SpeculativeFastRunner:
         self.num_speculative_tokens = num_speculative_tokens
         varies = adaptive or draft is None or isinstance(draft, PromptLookup)
         sizes = range(1 if varies else nodes + 1, nodes + 2) if self.mode == "compiled" else ()
-        self._decoder = BlockDecoder(target, batch_size, max_cache_len, nodes + 2, sampler, paged=paged, compiled=sizes)
+        decoder = partial(BlockDecoder, rows=batch_size, max_cache_len=max_cache_len, paged=paged, chunk=prefill_chunk)
+        self._decoder = decoder(target, rollback=nodes + 2, sampler=sampler, compiled=sizes)
         self._law = Law(self._decoder.runner.sampler)
         self._verdicts = CompiledVerdicts(self._decoder, nodes) if self.mode == "compiled" else None
         self._draft_sampler = draft_sampler
+        at_once = num_speculative_tokens if self.mode == "compiled" and num_speculative_tokens <= MOST_GUESSES else 0
         # A draft that works ahead takes back up to two blocks.
-        self._draft, cost = self._made(draft, batch_size, max_cache_len, 2 * nodes + 2, paged, adaptive)
+        decoder = partial(decoder, rollback=2 * nodes + 2, compiled=(1, 2) if self.mode == "compiled" else ())
+        self._draft, cost = make_draft(draft, target, decoder, self._draft_law(), at_once, alone=not adaptive)
         self._tree = None if shape is None else TreeVerifier(shape, self._decoder, self._draft)
         self._length = DraftLength(num_speculative_tokens, cost, adaptive=adaptive)
         self._overlapped: OverlappedDraft | None = None
@@ -155,32 +161,9 @@ class SpeculativeFastRunner:
             self._text_memory = torch.zeros(size, dtype=torch.int64, device=target.device)
         self._text = self._text_memory  # of the rows of the batch
         self._lengths: list[int] = []  # of each row's text; its last token has not been fed
+        self._origins = torch.zeros(0)  # of each row: what its length is counted from in the sampler's state
         self._ended: list[bool] = []
         self._retired: dict[int, Tensor] = {}  # texts of rows whose place in the cache serves as filling
-
-    def _made(
-        self, draft: Any, rows: int, max_cache_len: int, rollback: int, paged: bool, adaptive: bool
-    ) -> tuple[Draft, float]:
-        """The draft, and what one of its guesses costs beside a pass of the target."""
-        if draft is None or isinstance(draft, PromptLookup):
-            return PromptLookupDraft(draft or PromptLookup()), 0.0
-        model = first_layers(self.model, draft.layers) if isinstance(draft, EarlyExit) else draft
-        if not hasattr(model, "config"):
-            raise ValueError(f"draft: expected a model, PromptLookup or EarlyExit, got {type(draft).__name__}")
-        try:
-            sizes = (1, 2) if self.mode == "compiled" else ()
-            decoder = BlockDecoder(model, rows, max_cache_len, rollback, paged=paged, compiled=sizes)
-        except ValueError as error:
-            raise ValueError(f"draft: {error}") from error
-        mine, theirs = (m.config.get_text_config(decoder=True).vocab_size for m in (self.model, model))
-        if mine != theirs:
-            raise ValueError(f"draft: expected the target's vocabulary of {mine} tokens, got {theirs}")
-        if model.device != self.model.device:
-            raise ValueError(f"draft: expected a model on {self.model.device}, as the target, got {model.device}")
-        size, whole = (sum(p.numel() for p in m.parameters()) for m in (model, self.model))
-        at_once = self.mode == "compiled" and (count := self.num_speculative_tokens) <= MOST_GUESSES
-        compiled = CompiledGuesses(decoder, count, alone=not adaptive) if at_once else None
-        return ModelDraft(decoder, self._draft_law(), compiled), size / max(whole, 1)
 
     def _draft_law(self) -> Law:
         if self._draft_sampler is not None:
@@ -233,19 +216,20 @@ class SpeculativeFastRunner:
         if self._lengths:
             raise RuntimeError("prefill: expected reset() before another prompt")
         try:
-            tokens = self._decoder.prefill(input_ids, attention_mask, chunk, None)
             self._draft.prefill(input_ids, attention_mask, chunk)
+            tokens = self._decoder.prefill(input_ids, attention_mask, chunk, None)  # last, since it draws
+            rows, length = input_ids.shape
+            self._law.begin(length)
+            self._text = self._text_memory[:rows]
+            self._text[:, :length] = input_ids
+            self._text[:, length] = tokens
+            self._origins = self._law.sampler.state[:, 2] - (length + 1)
+            self._ended = [token in self._ends for token in tokens.tolist()]
+            self._lengths = [length + 1] * rows
+            return tokens.clone()
         except BaseException:
             self.reset()
             raise
-        rows, length = input_ids.shape
-        self._law.begin(length)
-        self._text = self._text_memory[:rows]
-        self._text[:, :length] = input_ids
-        self._text[:, length] = tokens
-        self._lengths = [length + 1] * rows
-        self._ended = [token in self._ends for token in tokens.tolist()]
-        return tokens.clone()
 
     @torch.no_grad()
     def step(self, *, max_tokens: int | None = None) -> Step:
@@ -288,7 +272,9 @@ class SpeculativeFastRunner:
         ended = [self._ended[row] for row in rows]
         lengths = [1 if gone else self._lengths[row] for row, gone in zip(rows, ended, strict=True)]
         state = self._law.sampler.state[first:stop]
-        self._settle(first, lengths)  # where the last pass failed
+        # Where the last pass failed, models may hold more than the texts, and the random numbers be ahead of them.
+        self._settle(first, lengths)
+        state[:, 2] = self._origins[first:stop] + torch.tensor(self._lengths[first:stop], device=state.device)
         clock = [time.perf_counter()]
         verified = None
         if self._tree is not None and guesses > 0:
@@ -298,12 +284,12 @@ class SpeculativeFastRunner:
         fresh, tokens, kept, proposed, nodes = verified
         counts, met = until_end(tokens, kept, self._ends)
         counts = [0 if gone else n for n, gone in zip(counts, ended, strict=True)]
-        lengths = [1 if gone else length + n for length, n, gone in zip(lengths, counts, ended, strict=True)]
-        self._settle(first, lengths)
+        self._settle(first, [length + n for length, n in zip(lengths, counts, strict=True)])
         state[:, 2] += torch.tensor(counts, device=state.device)
-        for row, length, now, gone in zip(rows, lengths, met, ended, strict=True):
-            if not gone:
-                self._lengths[row], self._ended[row] = length, now
+        grown = [length + n for length, n in zip(self._lengths[first:stop], counts, strict=True)]
+        over = [gone or now for gone, now in zip(ended, met, strict=True)]
+        # The pass counts for all rows or for none: there is no call between, where an exception could come.
+        self._lengths[first:stop], self._ended[first:stop] = grown, over
         clock.append(time.perf_counter())
 
         noted = [row for row in zip(proposed, kept, nodes, ended, strict=True) if not row[3]]
@@ -380,9 +366,16 @@ class SpeculativeFastRunner:
         self._retired.clear()
 
     def use_sampler(self, sampler: FusedLogitsSampler | ProcessedSampler) -> None:
-        """Draws with another sampler from the next prompt on; so does the draft, unless it was given its own."""
-        self._decoder.runner.use_sampler(sampler)
+        """Draws with another sampler from the next prompt on; so does the draft, unless it was given its own.
+
+        Raises:
+            RuntimeError: amid a text: reset() comes first.
+            ValueError: processors that keep a state. Nothing has changed.
+        """
+        if self._lengths:
+            raise RuntimeError("use_sampler: expected reset() before, since a text goes on with its sampler")
         self._law = Law(sampler)
+        self._decoder.runner.use_sampler(sampler)
         self._draft.use_law(self._draft_law())
 
     def stats(self) -> dict[str, float]:

@@ -45,9 +45,10 @@ class Speculation(NamedTuple):
         draft_sampler: Any,
         *,
         paged: bool,
+        chunk: int,
         mode: Any,
     ) -> SpeculativeFastRunner:
-        """A runner for one call."""
+        """A runner for one call, whose prompt is fed in pieces of ``chunk`` tokens."""
         return SpeculativeFastRunner(
             model,
             self.draft,
@@ -58,6 +59,7 @@ class Speculation(NamedTuple):
             draft_sampler=draft_sampler,
             overlap=self.overlap,
             paged=paged,
+            prefill_chunk=chunk if paged else None,
             mode=mode,
         )
 

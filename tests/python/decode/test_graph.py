@@ -6,7 +6,7 @@ import pytest
 import tiny_models
 import torch
 from aegis.decode import graph
-from aegis.decode.graph import compiled, fingerprint
+from aegis.decode.graph import ModelWatch, compiled, fingerprint
 
 
 def _weight(model):
@@ -61,6 +61,10 @@ def _other_hook(model):
     layer.register_forward_hook(lambda module, arguments, output: None)
 
 
+def _window(model):
+    model.config.sliding_window = 7
+
+
 def _attention(model):
     model.config._attn_implementation = "eager"
 
@@ -81,6 +85,7 @@ def _attention(model):
         _scale,
         _fraction,
         _attention,
+        _window,
         torch.nn.Module.train,
     ],
 )
@@ -108,6 +113,48 @@ def test_fingerprint_does_not_mind_what_a_pass_changes():
         layer.passing = torch.zeros(3)
         model.lm_head.weight += 1
     assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("top_k", (2, 4)),
+        ("ranks", ({"first": 8}, {"first": 16})),
+        ("skipped", ([1, 0.5], [2, 0.5])),
+        ("top_k", (2, 2.0)),
+    ],
+    ids=str,
+)
+def test_numbers_of_modules_are_watched_until_a_pass_changes_them(name, values):
+    model = tiny_models.make("llama", num_hidden_layers=1)
+    norm = model.model.norm
+    setattr(norm, name, values[0])
+    watch = ModelWatch(model)
+    watch.note()
+    assert not watch.changed()
+    norm.calls = 3  # a number more
+    assert watch.changed()
+    watch.note()
+    setattr(norm, name, values[1])
+    assert watch.changed()
+    setattr(norm, name, values[0])
+    assert not watch.changed()
+    with watch.passing():
+        norm.calls += 1
+    assert not watch.changed()
+    norm.calls += 1
+    assert not watch.changed()
+    setattr(norm, name, values[1])
+    assert watch.changed()
+
+
+def test_a_list_of_numbers_is_watched_where_it_is_changed_in_place():
+    model = tiny_models.make("llama", num_hidden_layers=1)
+    model.model.norm.skipped = [1, 2]
+    watch = ModelWatch(model)
+    watch.note()
+    model.model.norm.skipped.append(3)
+    assert watch.changed()
 
 
 def test_the_model_is_left_to_the_caller_and_nothing_else():

@@ -9,7 +9,8 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models
-from aegis.decode import SpeculativeFastRunner, cache_positions, register_attention
+from aegis.decode import FusedLogitsSampler, SpeculativeFastRunner, block_decoder, cache_positions, register_attention
+from aegis.decode import speculative as speculative_module
 from overlapped import make, near
 
 
@@ -17,9 +18,9 @@ class Interrupted(BaseException):
     pass
 
 
-def interrupted(call, count, names=()):
-    """Whether ``call()`` was ended by an exception before the ``count``-th line that it came to in the file of the
-    cache's lengths, or in functions of it that have these names."""
+def interrupted(call, count, names=(), modules=(cache_positions,)):
+    """Whether ``call()`` was ended by an exception before the ``count``-th line that it came to in these modules, or in
+    functions of theirs that have these names."""
     left = count
 
     def inside(frame, event, argument):
@@ -32,7 +33,9 @@ def interrupted(call, count, names=()):
         return inside
 
     def counts(code):
-        return code.co_filename == cache_positions.__file__ and (not names or code.co_name in names)
+        return code.co_filename in files and (not names or code.co_name in names)
+
+    files = [module.__file__ for module in modules]
 
     before = sys.gettrace()
     sys.settrace(lambda frame, *_: inside if counts(frame.f_code) else None)
@@ -90,6 +93,54 @@ def test_a_step_that_was_interrupted_anywhere_is_made_up_for():
                 kept = runner.step().counts
             ended = not interrupted(runner.step, count, ("crop", "_changed", "_publish_lengths"))
             runner.step()
+            runner.step()
+            for row, length in enumerate(runner.lengths):
+                assert torch.equal(runner.text(row), want[row, :length]), count
+            runner.reset()
+            count += 1
+    assert count > 10
+
+
+@pytest.mark.parametrize("options", [{}, {"paged": True}, {"tree": (2, 1)}], ids=["line", "pages", "tree"])
+def test_a_seeds_tokens_go_on_wherever_a_pass_was_interrupted(options):
+    """Before each line of a pass that gives a row back which has ended amid the others: texts and random numbers move
+    together, and every row or none."""
+    model, draft, ids = make(), near(), tiny_models.prompts(3)
+    sampler = FusedLogitsSampler(temperature=0.8, top_k=3, seed=[1, 2, 3])
+    greedy = FusedLogitsSampler(do_sample=False)
+    want = aegis.generate(model, ids, max_new_tokens=30, temperature=0.8, top_k=3, seed=[1, 2, 3], pad_token_id=0)
+    count, ended = 1, False
+    options |= {"batch_size": 3, "max_cache_len": 50, "sampler": sampler, "draft_sampler": greedy}
+    with SpeculativeFastRunner(model, draft, 2, **options) as runner:
+        while not ended:
+            runner.prefill(ids)
+            runner.step()
+            runner.end(1)
+            before = runner.lengths
+            ended = not interrupted(
+                runner.step, count, ("step", "_pass", "_in_line", "retire"), (speculative_module, block_decoder)
+            )
+            grown = [now > then for now, then in zip(runner.lengths, before, strict=True)]
+            assert grown in ([False] * 3, [True, False, True]), count
+            runner.step()
+            runner.step()
+            for row, length in enumerate(runner.lengths):
+                assert torch.equal(runner.text(row), want[row, :length]), count
+            runner.reset()
+            sampler.reset()
+            count += 1
+    assert count > 40
+
+
+def test_a_prompt_that_was_interrupted_anywhere_can_be_fed_again():
+    model, ids = make(), tiny_models.prompts(2)
+    want = model.generate(ids, max_new_tokens=6, do_sample=False, pad_token_id=0)
+    count, ended = 1, False
+    with SpeculativeFastRunner(model, near(), 2, batch_size=2, max_cache_len=30) as runner:
+        while not ended:
+            ended = not interrupted(lambda: runner.prefill(ids), count, ("prefill",), (speculative_module,))
+            if not ended:
+                runner.prefill(ids)
             runner.step()
             for row, length in enumerate(runner.lengths):
                 assert torch.equal(runner.text(row), want[row, :length]), count

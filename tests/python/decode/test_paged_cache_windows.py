@@ -9,8 +9,9 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models
-from aegis.decode import PagesExhausted, register_attention
+from aegis.decode import PagesExhausted, block_decoder, register_attention
 from paged import alone, decode, forward
+from speculation import another
 
 register_attention()
 WINDOW, BLOCK = 6, 4
@@ -94,6 +95,42 @@ def test_pools_are_no_larger_than_windows_and_chunks_need():
     options = {"max_new_tokens": 20, "do_sample": False}
     want = model.generate(ids, **options)
     assert torch.equal(aegis.generate(model, ids, paged=True, prefill_chunk_size=10, **options), want)
+
+
+def test_generate_feeds_a_cache_no_larger_pieces_than_it_was_told():
+    model = tiny_models.make("gemma3")
+    ids = tiny_models.prompts(2, 60)
+    cache = cache_of(model, prefill_chunk=BLOCK)
+    want = aegis.generate(model, ids, max_new_tokens=5, pad_token_id=0)
+    assert torch.equal(aegis.generate(model, ids, past_key_values=cache, max_new_tokens=5, pad_token_id=0), want)
+
+
+@pytest.mark.parametrize("guesses", [{"num_speculative_tokens": 3}, {"tree": (3, 2, 1)}], ids=["line", "tree"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pools_of_speculation_are_no_larger_than_windows_and_chunks_need(family, guesses):
+    """Of both models; and blocks of guesses, which are larger than a chunk of 2, have room."""
+    model = tiny_models.make(family)
+    ids = tiny_models.prompts(2, 60)
+    options = {"batch_size": 2, "max_cache_len": 120, "paged": True, "prefill_chunk": 2, **guesses}
+    runner = aegis.SpeculativeFastRunner(model, another(family), **options)
+    want = aegis.generate(model, ids, max_new_tokens=50, pad_token_id=0)
+    assert torch.equal(aegis.generate(model, ids, runner=runner, max_new_tokens=50, pad_token_id=0), want)
+    for cache in (runner.cache, runner._draft.decoder.cache):
+        keep = WINDOW + cache.rollback + 1
+        assert cache.tables["sliding_attention"].pages == 2 * -(-(keep + cache.rollback + 15) // 16)
+
+
+def test_generate_tells_speculation_its_chunks(monkeypatch):
+    model = tiny_models.make("mistral")
+    made = []
+    monkeypatch.setattr(
+        block_decoder, "PagedKVCache", lambda *a, **k: made.append(aegis.PagedKVCache(*a, **k)) or made[-1]
+    )
+    options = {"max_new_tokens": 8, "pad_token_id": 0, "prefill_chunk_size": 20}
+    ids = tiny_models.prompts(2, 60)
+    got = aegis.generate(model, ids, draft=another("mistral"), paged=True, **options)
+    assert torch.equal(got, aegis.generate(model, ids, **options))
+    assert [cache.prefill_chunk for cache in made] == [20, 20]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

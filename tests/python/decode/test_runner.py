@@ -166,6 +166,67 @@ def test_a_step_that_failed_can_be_tried_again(mode, monkeypatch):
     assert torch.equal(torch.stack(got), want)
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("where", ["hook", "processor", "strict"])
+def test_a_step_that_failed_behind_the_last_layer_can_be_tried_again(monkeypatch, family, mode, where):
+    """The cache holds the token already, of layers whose windows have wrapped; what was fed is fed again, once."""
+    monkeypatch.setattr("aegis.decode.runner.compiled", lambda step: step)
+    model, ids = tiny_models.make(family), tiny_models.prompts(2)
+    want = reference(model, ids, 12)
+    fails = []
+
+    def spoils(*arguments):
+        if fails and where == "strict":
+            return torch.full_like(arguments[-1], torch.nan)
+        if fails:
+            raise KeyboardInterrupt
+        return arguments[-1]
+
+    sampler = aegis.FusedLogitsSampler(do_sample=False, strict=where == "strict")
+    if where == "processor":
+        sampler = sampler.after([spoils])
+    else:
+        model.lm_head.register_forward_hook(spoils)
+    options = {"batch_size": 2, "max_cache_len": 32, "mode": mode, "clone": True, "sampler": sampler}
+    with aegis.CUDAGraphFastRunner(model, **options) as runner:
+        got = [runner.prefill(ids), *(runner.step(history=ids) for _ in range(3))]
+        fails.append(True)
+        for _ in range(2):
+            with pytest.raises(ValueError if where == "strict" else KeyboardInterrupt):
+                runner.step(history=ids)
+        assert runner.cache.get_seq_length() == 12
+        fails.clear()
+        got += [runner.step(history=ids) for _ in range(8)]
+    assert torch.equal(torch.stack(got), want)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_number_that_a_module_keeps_is_captured_anew_unless_it_counts(monkeypatch, counts):
+    captures = []
+    monkeypatch.setattr("aegis.decode.runner.compiled", lambda step: captures.append(step) or step)
+    model, ids = tiny_models.make("llama"), tiny_models.prompts(1)
+    layer = model.model.layers[0]
+    layer.prompts = layer.steps = layer.number = 0
+
+    def count(module, arguments, options):
+        if options["position_ids"].shape[1] > 1:
+            module.prompts += 1
+        else:
+            module.steps += 1
+
+    if counts:
+        layer.register_forward_pre_hook(count, with_kwargs=True)
+    with aegis.CUDAGraphFastRunner(model, max_cache_len=32, mode="compiled") as runner:
+        for number in (0, 0, 1, 1, 0):
+            layer.number = number
+            runner.prefill(ids)
+            runner.step()
+            runner.step()
+            runner.reset()
+    assert len(captures) == 3
+
+
 def test_tokens_can_be_taken_back_between_steps(llama):
     ids, mask = tiny_models.prompts(2), tiny_models.padding(2)
     with aegis.CUDAGraphFastRunner(llama, batch_size=2, max_cache_len=32, clone=True) as runner:

@@ -184,6 +184,36 @@ def test_a_step_that_failed_is_taken_back(llama):
         assert torch.equal(torch.stack(got), run(runner, ids, new=16))
 
 
+def test_a_prompt_that_a_draft_fails_at_has_drawn_nothing(llama, monkeypatch):
+    """So a seed means the same tokens when it is fed again."""
+    ids, draft = tiny_models.prompts(1), another("llama")
+    sampler = FusedLogitsSampler(temperature=0.8, seed=2)
+    with SpeculativeFastRunner(llama, draft, 3, max_cache_len=60, sampler=sampler) as runner:
+        want = run(runner, ids)
+        runner.reset()
+        sampler.reset()
+        with monkeypatch.context() as patch:
+            patch.setattr(draft.lm_head, "forward", lambda states: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                runner.prefill(ids)
+        assert torch.equal(run(runner, ids), want)
+
+
+def test_another_sampler_waits_for_another_text(llama):
+    """Amid a text it is refused, and one that cannot be used changes nothing."""
+    ids = tiny_models.prompts(1)
+    guidance = tiny_models.hf.UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, llama)
+    with SpeculativeFastRunner(llama, llama, 3, max_cache_len=60, sampler=FusedLogitsSampler(seed=2)) as runner:
+        want = run(runner, ids)
+        with pytest.raises(RuntimeError, match=r"use_sampler: expected reset\(\) before"):
+            runner.use_sampler(FusedLogitsSampler(seed=3))
+        runner.reset()
+        with pytest.raises(ValueError, match="logits_processor: expected none that keeps a state"):
+            runner.use_sampler(FusedLogitsSampler(seed=3).after([guidance]))
+        runner._decoder.runner.sampler.reset()
+        assert torch.equal(run(runner, ids), want)
+
+
 # --- bad input ---------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +234,8 @@ def test_bad_input(llama):
     refused(llama, "layers: expected 1 to 1, fewer than the target's 2, got True", EarlyExit(True))
     refused(llama, "eos_token_id: expected a token or several, got 'a'", eos_token_id="a", error=TypeError)
     refused(llama, "batch_size: expected at least 1, got 0", llama, batch_size=0)
+    refused(llama, "prefill_chunk: expected none without paged=True, got 4", llama, prefill_chunk=4)
+    refused(llama, "prefill_chunk: expected at least 1, got 0", llama, paged=True, prefill_chunk=0)
     with pytest.raises(ValueError, match=r"min_ngram: expected 1 to max_ngram \(2\), got 3"):
         PromptLookup(2, 3)
     with pytest.raises(TypeError, match="max_ngram: expected an int, got '3'"):

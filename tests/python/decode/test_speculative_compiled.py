@@ -7,7 +7,7 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models
-from aegis.decode import FusedLogitsSampler, PromptLookup, SpeculativeFastRunner
+from aegis.decode import FusedLogitsSampler, PromptLookup, SpeculativeFastRunner, compiled_pass
 from aegis.decode.block_decoder import BlockDecoder
 from aegis.decode.compiled_pass import CompiledPasses
 
@@ -91,3 +91,22 @@ def test_unknown_mode_is_named(llama):
     for options in ({"tree": (2, 1)}, {"overlap": True}, {"paged": True}):
         with pytest.raises(ValueError, match="mode: expected 'eager' with a tree, overlap or pages, got 'compiled'"):
             SpeculativeFastRunner(llama, llama, mode="compiled", **options)
+
+
+def test_a_number_that_a_user_sets_is_compiled_anew_between_texts(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(compiled_pass, "compiled", lambda function: compiled.append(function) or function)
+    model, ids = tiny_models.make("llama", num_hidden_layers=1), tiny_models.prompts(1)
+    layer = model.model.layers[0]
+    layer.number = layer.calls = 0
+    layer.register_forward_hook(lambda *_: setattr(layer, "calls", layer.calls + 1))
+    with SpeculativeFastRunner(model, None, 2, max_cache_len=64, mode="compiled") as runner:
+        counts = []
+        for number in (0, 0, 5, 5):
+            layer.number = number
+            runner.prefill(ids)
+            for _ in range(4):
+                runner.step()
+            runner.reset()
+            counts.append(len(compiled))
+    assert counts[0] == counts[1] < counts[2] == counts[3] == 2 * counts[0]
