@@ -103,9 +103,16 @@ class ModelWatch:
         return not _different(self._numbers, _whole_numbers(self._model)) <= self._counters
 
 
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
 def _whole_numbers(model: nn.Module) -> dict[tuple[Any, str], Any]:
-    """By module and name."""
-    return {(weakref.ref(module), name): value for module in model.modules() for name, value in _counted(vars(module))}
+    """By module and name; what every module has of torch's is none of them."""
+    return {
+        (weakref.ref(module), name): value
+        for module in model.modules()
+        for name, value in _counted({k: v for k, v in vars(module).items() if k not in _OF_EVERY_MODULE})
+    }
 
 
 def _different(before: dict[Any, Any], after: dict[Any, Any]) -> set[Any]:

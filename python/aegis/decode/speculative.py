@@ -202,7 +202,8 @@ class SpeculativeFastRunner:
         return list(self._ended)
 
     def text(self, row: int) -> Tensor:
-        """(n,) int64: all tokens of a row so far, padding included."""
+        """(n,) int64: all tokens of a row so far, padding included. Raises IndexError where there is no such row."""
+        self._check_row(row)
         return self._retired.get(row, self._text[row])[: self._lengths[row]].clone()
 
     @torch.no_grad()
@@ -247,7 +248,7 @@ class SpeculativeFastRunner:
         live = [row for row, ended in enumerate(self._ended) if not ended]
         if not live:
             raise RuntimeError("step: expected a row that has not ended")
-        if max_tokens is not None and max_tokens < 1:
+        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
             raise ValueError(f"max_tokens: expected at least 1, got {max_tokens}")
         longest = max(self._lengths[row] for row in live)
         room = self.cache.max_cache_len - longest
@@ -346,8 +347,7 @@ class SpeculativeFastRunner:
             IndexError: no such row.
             ValueError: more than the row has, or less than a token.
         """
-        if not 0 <= row < len(self._lengths):
-            raise IndexError(f"row: expected one of {len(self._lengths)}, got {row}")
+        self._check_row(row)
         if length is not None and not 1 <= length <= self._lengths[row]:
             raise ValueError(f"length: expected 1 to {self._lengths[row]}, the row's, got {length}")
         self._ended[row] = True
@@ -356,6 +356,10 @@ class SpeculativeFastRunner:
         self._lengths[row] = length
         if row not in self._retired:
             self._settle(row, [length])
+
+    def _check_row(self, row: int) -> None:
+        if not 0 <= row < len(self._lengths):
+            raise IndexError(f"row: expected one of {len(self._lengths)}, got {row}")
 
     def reset(self) -> None:
         """Forgets the text, for a new prompt. The samplers' states stay as they are, and so does what was counted."""

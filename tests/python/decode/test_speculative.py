@@ -150,8 +150,9 @@ def test_a_row_can_be_cut_after_it_has_ended(llama):
     with SpeculativeFastRunner(llama, PromptLookup(), 2, batch_size=3, max_cache_len=40) as runner:
         runner.prefill(ids)
         for bad in (-1, 3):
-            with pytest.raises(IndexError, match=f"row: expected one of 3, got {bad}"):
-                runner.end(bad)
+            for asks in (runner.end, runner.text):
+                with pytest.raises(IndexError, match=f"row: expected one of 3, got {bad}"):
+                    asks(bad)
         with pytest.raises(ValueError, match="length: expected 1 to 10, the row's, got 11"):
             runner.end(1, 11)
         assert runner.ended == [False] * 3
@@ -253,8 +254,9 @@ def test_bad_input(llama):
         runner.prefill(tiny_models.prompts(1))
         with pytest.raises(RuntimeError, match=r"expected reset\(\) before another prompt"):
             runner.prefill(tiny_models.prompts(1))
-        with pytest.raises(ValueError, match="max_tokens: expected at least 1"):
-            runner.step(max_tokens=0)
+        for few in (0, 1.5):
+            with pytest.raises(ValueError, match=f"max_tokens: expected at least 1, got {few}"):
+                runner.step(max_tokens=few)
         with pytest.raises(ValueError, match="length: expected 1 to 10"):
             runner.end(0, 11)
         runner.reset()
