@@ -40,6 +40,7 @@ class SlottedStaticCache(TakesSteps, HoldsTrees, cache_utils.Cache):
     Raises:
         ValueError: a config with an encoder or with layers that keep another kind of state; sizes below 1; a dtype that
             is not floating-point.
+        TypeError: sizes that are no ints, or none; a config that is none.
 
     **Rows.** Each row has a length of its own. By itself a pass goes over rows 0, 1, ..., as many as its batch has.
     To decode requests that come and go, take rows with :meth:`acquire_row`, run a pass over some of them within

@@ -31,7 +31,11 @@ __all__ = [
 @dataclass(frozen=True)
 class EarlyExit:
     """A draft of the target's first ``layers`` layers, followed by its last norm and its head (as in LayerSkip,
-    Elhoushi et al. 2024). It shares their weights and has a cache of its own."""
+    Elhoushi et al. 2024). It shares their weights and has a cache of its own.
+
+    ``layers`` are at least 1 and fewer than the target's, and these lie in one list: the runner raises ValueError where
+    not.
+    """
 
     layers: int
 
@@ -42,6 +46,10 @@ class PromptLookup:
     decoding, Saxena 2023; Yang et al. 2023).
 
     ``max_ngram`` newest tokens are looked for first, then fewer, down to ``min_ngram``.
+
+    Raises:
+        ValueError: not 1 <= min_ngram <= max_ngram.
+        TypeError: numbers that are no ints.
     """
 
     max_ngram: int = 3

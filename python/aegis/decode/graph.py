@@ -111,7 +111,7 @@ def _whole_numbers(model: nn.Module) -> dict[tuple[Any, str], Any]:
     return {
         (weakref.ref(module), name): value
         for module in model.modules()
-        for name, value in _counted({k: v for k, v in vars(module).items() if k not in _OF_EVERY_MODULE})
+        for name, value in _counted({k: v for k, v in list(vars(module).items()) if k not in _OF_EVERY_MODULE})
     }
 
 
@@ -131,7 +131,7 @@ def _saved_buffers(module: nn.Module) -> list[Tensor]:
 
 def _settings(attributes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     found: list[tuple[str, Any]] = []
-    for name, value in attributes.items():
+    for name, value in list(attributes.items()):  # at once: another thread may set one meanwhile
         if _is_plain(value):
             found.append((name, value))
         elif isinstance(value, (list, tuple)) and all(map(_is_plain, value)):
@@ -150,7 +150,7 @@ def _is_plain(value: object) -> bool:
 def _counted(attributes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Whole numbers, and lists and dictionaries with some, which :func:`_settings` passes over."""
     found: list[tuple[str, Any]] = []
-    for name, value in attributes.items():
+    for name, value in list(attributes.items()):  # at once: another thread may set one meanwhile
         if isinstance(value, int) and not isinstance(value, bool):
             found.append((name, value))
         elif isinstance(value, (list, tuple)) and _has_numbers(value):

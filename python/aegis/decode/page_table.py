@@ -46,6 +46,7 @@ class PageTable:
         PagesExhausted: (a MemoryError) out of pages.
         IndexError: no such sequence or page.
         ValueError: a sequence that has begun before; tokens or numbers that cannot be.
+        TypeError: numbers that are no ints.
 
     Cost: O(1) for each page taken or given back; begin reads its tokens twice.
     """

@@ -60,6 +60,7 @@ class CUDAGraphFastRunner:
 
     Raises:
         ValueError: what cannot be decoded, captured or fed; names the argument.
+        TypeError: sizes that are no ints.
     """
 
     def __init__(

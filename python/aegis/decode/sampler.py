@@ -51,6 +51,13 @@ class FusedLogitsSampler:
     temporary tensors as large as ``input_ids``.
 
     Under ``torch.compile`` and before a graph is captured, call once eagerly, or call :meth:`prepare`.
+
+    Raises:
+        ValueError: a number that cannot be (NaN, min_p above 1, a penalty of 0, half a token of top_k), or settings for
+            different numbers of rows; names the argument.
+        TypeError: what is no number.
+
+    Cost: that of :func:`aegis.ops.sample`; with a bias or penalties, a float32 copy of the logits more.
     """
 
     def __init__(
@@ -337,8 +344,16 @@ class FusedLogitsSampler:
 
 
 class ProcessedSampler:
-    """A sampler that hands its logits to Hugging Face logits processors first. Called like the sampler, with
-    ``input_ids``; the processors get a float32 copy of the logits, which they may write."""
+    """A sampler that hands its logits to Hugging Face logits processors first.
+
+    Called like the sampler, with ``input_ids`` (batch, length) int64, the tokens so far. The processors get them and a
+    float32 copy of the logits, (batch, vocabulary), which they may write, and return scores of that shape.
+
+    Raises, when called:
+        ValueError: no input_ids, a processor that returns no tensor, and what the sampler raises.
+
+    Cost: beside the sampler's and the processors', a copy of the logits.
+    """
 
     needs_history = True
 

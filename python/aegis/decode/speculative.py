@@ -78,14 +78,16 @@ class SpeculativeFastRunner:
             Logits processors that both sample with are called by both threads. Only on a CPU; it gains where the
             target leaves cores and memory bandwidth unused, and loses where it does not.
         paged: whether the caches, of the target and of a draft model, are :class:`~aegis.PagedKVCache`.
-        prefill_chunk: of those: the most tokens of a row that prefill feeds at a time. See there.
+        prefill_chunk: of those: the most tokens of a row that prefill feeds at a time; bounds pools of sliding layers.
         mode: ``"eager"`` (default), or ``"compiled"``: all guesses of a pass, and the target's verdict on them, are one
             function each, through ``torch.compile``. First calls compile, for tens of seconds; keep the runner. See the
             guide for what stays eager or needs another compilation. Not with a tree, overlap or pages.
 
     Raises:
         ValueError: models that cannot be decoded, or whose vocabularies or devices differ; fewer than 1 guess; a tree
-            that is none, or wider than the vocabulary; overlap on another device than a CPU, or with a tree.
+            that is none, or wider than the vocabulary; overlap on another device than a CPU, or with a tree; a
+            prefill_chunk without pages.
+        TypeError: numbers that are no ints.
 
     On CUDA, no pass is captured in a graph. One thread at a time. With ``overlap``, a step also raises RuntimeError
     where the draft's thread has ended, or what it says is about another text (each guess comes with a checksum of the

@@ -157,6 +157,22 @@ def test_a_list_of_numbers_is_watched_where_it_is_changed_in_place():
     assert watch.changed()
 
 
+def test_a_model_that_gets_an_attribute_meanwhile_is_looked_at_all_the_same():
+    """As from another thread, whose kept runners are one."""
+    model = tiny_models.make("llama", num_hidden_layers=1)
+
+    class Asked:
+        @property
+        def __class__(self):
+            setattr(model, f"asked{len(vars(model))}", None)
+            return object
+
+    model.asked = Asked()
+    watch = ModelWatch(model)
+    watch.note()
+    assert watch.changed()
+
+
 def test_the_model_is_left_to_the_caller_and_nothing_else():
     class Step:
         def __init__(self):
