@@ -126,6 +126,7 @@ class CUDAGraphFastRunner:
                 for kind, blocks in tables.items()
             }
         self._active = 0  # rows of the batch that was filled in
+        self._prompt_unknown = False  # to the sampler, until it saw this text's
         self._length = -1  # of the cache, as positions and spans have it; -1 where they may be anything
         self.logits: Tensor | None = None
         """(B, V): what the last token was picked from. Overwritten by the next step, unless the mode is eager."""
@@ -216,6 +217,7 @@ class CUDAGraphFastRunner:
         self._active = batch
         self._spans[:batch, 0, 0, 0] = 0 if starts is None else starts
         self._place()
+        self._prompt_unknown |= self.sampler.prompt_length is None
         self._draw(logits, input_ids if history is None else history)
         return self._result(logits)
 
@@ -265,13 +267,16 @@ class CUDAGraphFastRunner:
         """Picks tokens with another sampler from now on. What was captured is dropped if the old one is part of it."""
         if not self._sampler_apart:
             self._captured = None
+        self._prompt_unknown &= sampler is self.sampler
         self.sampler = sampler
 
     def reset(self) -> None:
         """Forgets what was decoded, for a new prompt. What was captured stays."""
         self.cache.reset()
         self._spans.zero_()
-        self._active = 0
+        if self._prompt_unknown:
+            self.sampler.prompt_length = None
+        self._active, self._prompt_unknown = 0, False
 
     # --- checks --------------------------------------------------------------------------------------------------
 

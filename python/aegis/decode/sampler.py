@@ -98,7 +98,8 @@ class FusedLogitsSampler:
         self.strict = strict
         self.keep_ties = keep_ties
         self.prompt_length: int | None = None
-        """Tokens of ``input_ids`` that were not generated: the length at the first call after reset(), unless set."""
+        """Tokens of ``input_ids`` that were not generated: the length at the first call after reset(), the sampler's or
+        that of a runner that it picks tokens for, unless set."""
         self._batch = -1
         self._vocabulary = -1
         self._device = torch.device("meta")
@@ -378,3 +379,12 @@ class ProcessedSampler:
     def state(self) -> Tensor:
         """Of the sampler: see :attr:`FusedLogitsSampler.state`."""
         return self.sampler.state
+
+    @property
+    def prompt_length(self) -> int | None:
+        """Of the sampler: see :attr:`FusedLogitsSampler.prompt_length`."""
+        return self.sampler.prompt_length
+
+    @prompt_length.setter
+    def prompt_length(self, length: int | None) -> None:
+        self.sampler.prompt_length = length

@@ -227,6 +227,40 @@ def test_a_number_that_a_module_keeps_is_captured_anew_unless_it_counts(monkeypa
     assert len(captures) == 3
 
 
+@pytest.mark.parametrize("speculates", [False, True])
+@pytest.mark.parametrize("processed", [False, True])
+@pytest.mark.parametrize("told", [None, 3])
+def test_penalties_count_from_behind_each_texts_own_prompt(llama, speculates, processed, told):
+    """A sampler that finds out by itself where a prompt ends does so for each text; one that was told keeps to it."""
+
+    def text(runner, ids):
+        runner.reset()
+        tokens = [runner.prefill(ids)]
+        if speculates:
+            while runner.lengths[0] < 34:
+                runner.step()
+            return runner.text(0)[ids.shape[1] : 34].tolist()
+        history = torch.cat([ids, tokens[0][None]], 1)
+        while history.shape[1] < 34:
+            history = torch.cat([history, runner.step(history=history)[None]], 1)
+        return history[0, ids.shape[1] :].tolist()
+
+    def make():
+        sampler = aegis.FusedLogitsSampler(do_sample=False, presence_penalty=4.0, frequency_penalty=2.0)
+        sampler.prompt_length = told
+        sampler = sampler.after([]) if processed else sampler
+        if speculates:
+            return aegis.SpeculativeFastRunner(llama, None, 2, max_cache_len=40, sampler=sampler)
+        return aegis.CUDAGraphFastRunner(llama, max_cache_len=40, sampler=sampler, clone=True)
+
+    prompts = [tiny_models.prompts(1, length) for length in (4, 20, 9)]
+    with make() as runner:
+        got = [text(runner, ids) for ids in prompts]
+    for ids, mine in zip(prompts, got, strict=True):
+        with make() as runner:
+            assert text(runner, ids) == mine
+
+
 def test_tokens_can_be_taken_back_between_steps(llama):
     ids, mask = tiny_models.prompts(2), tiny_models.padding(2)
     with aegis.CUDAGraphFastRunner(llama, batch_size=2, max_cache_len=32, clone=True) as runner:
