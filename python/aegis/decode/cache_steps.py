@@ -63,11 +63,11 @@ class TakesSteps:
 
     @contextmanager
     def step(self, tokens: int = 1, batch_size: int | None = None) -> Iterator[None]:
-        """begin_step, then commit_step, or abort_step after an exception."""
-        self.begin_step(tokens, batch_size)
+        """begin_step, then commit_step, or abort_step after an exception, wherever it comes."""
         try:
+            self.begin_step(tokens, batch_size)
             yield
+            self.commit_step(tokens)
         except BaseException:
             self.abort_step()
             raise
-        self.commit_step(tokens)

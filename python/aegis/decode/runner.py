@@ -341,11 +341,12 @@ class CUDAGraphFastRunner:
 
     def _place(self) -> None:
         """Sets positions and spans to the length of the cache."""
-        self._length = self.cache.common_length(self._active)
+        length = self.cache.common_length(self._active)
         spans = self._spans[: self._active, 0, 0]
-        spans[:, 0].clamp_(max=self._length)
-        spans[:, 1] = self._length
+        spans[:, 0].clamp_(max=length)
+        spans[:, 1] = length
         self._positions[: self._active] = spans[:, 1:2] - spans[:, :1]
+        self._length = length  # last, for an exception may come before
 
     def _advance(self, rows: int) -> Tensor:
         spans, positions = self._spans[:rows], self._positions[:rows]

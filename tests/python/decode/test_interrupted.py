@@ -9,7 +9,16 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 import tiny_models
-from aegis.decode import FusedLogitsSampler, SpeculativeFastRunner, block_decoder, cache_positions, register_attention
+from aegis.decode import (
+    FusedLogitsSampler,
+    SpeculativeFastRunner,
+    block_decoder,
+    cache_positions,
+    cache_steps,
+    register_attention,
+)
+from aegis.decode import runner as runner_module
+from aegis.decode import sampler as sampler_module
 from aegis.decode import speculative as speculative_module
 from overlapped import make, near
 
@@ -99,6 +108,42 @@ def test_a_step_that_was_interrupted_anywhere_is_made_up_for():
             runner.reset()
             count += 1
     assert count > 10
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("paged", [False, True])
+def test_a_step_of_one_token_is_made_again_wherever_it_was_interrupted(monkeypatch, mode, paged):
+    """Before each line of what counts tokens and of what draws them."""
+    monkeypatch.setattr("aegis.decode.runner.compiled", lambda step: step)
+    model, ids = make(), tiny_models.prompts(2)
+    want = model.generate(ids, max_new_tokens=6, do_sample=False, pad_token_id=0)[:, 9:].T
+    cache = (aegis.PagedKVCache if paged else aegis.SlottedStaticCache)(model.config, 2, 20)
+    count, ended = 1, False
+    with aegis.CUDAGraphFastRunner(model, cache=cache, mode=mode, clone=True) as runner:
+        while not ended:
+            got = [runner.prefill(ids), runner.step()]
+            ended = not interrupted(runner.step, count, modules=(cache_steps, cache_positions, sampler_module))
+            got += [runner.step() for _ in range(4)]
+            assert torch.equal(torch.stack(got), want) or ended, count
+            runner.reset()
+            count += 1
+    assert count > 30
+
+
+def test_a_step_that_is_interrupted_again_while_it_finds_its_place():
+    model, ids = make(), tiny_models.prompts(1)
+    want = model.generate(ids, max_new_tokens=4, do_sample=False)[0, 9:].tolist()
+    count, ended = 1, False
+    with aegis.CUDAGraphFastRunner(model, max_cache_len=20, clone=True) as runner:
+        while not ended:
+            got = [runner.prefill(ids), runner.step()]
+            assert interrupted(runner.step, 1, ("_draw",), (runner_module,))
+            ended = not interrupted(runner.step, count, ("_place",), (runner_module,))
+            if not ended:
+                assert [int(token) for token in (*got, runner.step(), runner.step())] == want, count
+            runner.reset()
+            count += 1
+    assert count > 5
 
 
 @pytest.mark.parametrize("options", [{}, {"paged": True}, {"tree": (2, 1)}], ids=["line", "pages", "tree"])
