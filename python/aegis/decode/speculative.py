@@ -60,7 +60,7 @@ class SpeculativeFastRunner:
             Up to 7 for one row are cheapest on a CPU.
         batch_size: rows; ``prefill`` may bring fewer. Each keeps what it accepts, so that lengths differ.
         max_cache_len: tokens that a row can hold. Without: the target's max_position_embeddings.
-        sampler: of the target; without, greedy.
+        sampler: of the target; without, greedy. Amid a text, positions in its state follow from the rows' lengths.
         draft_sampler: of the draft, whose random numbers are named by the target's sampler. Without: greedy if the
             target is, else as the target's. No effect on what comes out but the speed.
         eos_token_id: tokens that end a row; what was accepted behind one is taken back.
