@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 __all__ = ["ModelWatch", "capture_graph", "compiled", "fingerprint"]
 
-# torch counts compilations by the code that is compiled, which is one for all runners: without this, nothing would be
+# torch keeps what it compiled by the code it compiled, which is one for all runners: without this, nothing would be
 # compiled any more from the ninth of a process on. Older versions cannot tell them apart.
 _OWN_CACHE: dict[str, Any] = (
     {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(torch.compile).parameters else {}
@@ -32,8 +33,18 @@ def compiled(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
     options: dict[str, Any] = {"cpp_wrapper": True}
     if _OWN_CACHE:
         options["guard_filter_fn"] = _not_of_model
+    else:
+        step = _copy(step)
     result: Callable[..., Tensor] = torch.compile(step, dynamic=False, options=options, **_OWN_CACHE)
     return result
+
+
+def _copy(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same with a code object of its own, for which torch has compiled nothing yet. What it has for another of the
+    model's states might be taken: torch's questions leave out hooks."""
+    assert isinstance(function, types.FunctionType)
+    own = function.__code__.replace()
+    return types.FunctionType(own, function.__globals__, function.__name__, None, function.__closure__)
 
 
 def _not_of_model(guards: Sequence[Any]) -> list[bool]:
