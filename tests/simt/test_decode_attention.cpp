@@ -1,4 +1,5 @@
 // The CUDA kernels and their launcher against the scalar oracle.
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -30,15 +31,20 @@ struct Case {
   int64_t group = 2, key_heads = 2, size = 16, slots = 16;
   std::vector<int64_t> spans{0, 37, 5, 30};  // of two batch rows
   int64_t window = 0;
-  float softcap = 0;
+  float scale = 0.3f, softcap = 0;
   bool paged = true;
   std::vector<int64_t> rows{};
   size_t shift = 0;
   std::vector<int64_t> blocks{7, 2, 9, 4, 1, 0};  // (2, 3), some pages unused
+  int64_t unused_blocks = 0;                      // the last of each row of them
+  /// Elements behind each vector, head and page; behind each head and row of the query.
+  std::array<int64_t, 3> key_gaps{}, value_gaps{};
+  std::array<int64_t, 2> query_gaps{};
 
   int64_t batch() const { return static_cast<int64_t>(spans.size()) / 2; }
   int64_t cache_rows() const { return 2; }
-  int64_t row_blocks() const { return static_cast<int64_t>(blocks.size()) / cache_rows(); }
+  int64_t block_stride() const { return std::ssize(blocks) / cache_rows(); }
+  int64_t row_blocks() const { return block_stride() - unused_blocks; }
   int64_t pages() const { return paged ? 10 : cache_rows(); }
 
   template <class Element>
@@ -51,37 +57,43 @@ struct Case {
       return made;
     };
     const int64_t heads = group * key_heads;
-    const std::vector<Element> query = draw(batch() * heads * size);
-    const std::vector<Element> keys = draw(pages() * key_heads * slots * size);
-    const std::vector<Element> values = draw(pages() * key_heads * slots * size);
-    std::vector<Element> want(query.size());
+    const int64_t query_head = size + query_gaps[0], query_row = heads * query_head + query_gaps[1];
+    const auto strides = [&](const std::array<int64_t, 3>& gaps) {
+      const int64_t slot = size + gaps[0], head = slots * slot + gaps[1];
+      return std::array<int64_t, 3>{slot, head, key_heads * head + gaps[2]};
+    };
+    const auto [key_slot, key_head, key_row] = strides(key_gaps);
+    const auto [value_slot, value_head, value_row] = strides(value_gaps);
+    const std::vector<Element> query = draw(batch() * query_row);
+    const std::vector<Element> keys = draw(pages() * key_row);
+    const std::vector<Element> values = draw(pages() * value_row);
+    std::vector<Element> want(static_cast<size_t>(batch() * heads * size));
 
     DeviceBuffer<Element> q("query", query, shift), k("keys", keys, shift);
-    DeviceBuffer<Element> v("values", values, shift), out("out", query.size(), shift);
+    DeviceBuffer<Element> v("values", values, shift), out("out", want.size(), shift);
     DeviceBuffer<int64_t> s("spans", spans), r("rows", rows), b("blocks", blocks);
     const auto job = [&](const Element* qs, const Element* ks, const Element* vs, Element* to,
                          const int64_t* table) {
-      const int64_t slot = size, head = slots * slot, page = key_heads * head;
       return DecodeAttention<Element>{qs,
-                                      heads * size,
-                                      size,
+                                      query_row,
+                                      query_head,
                                       ks,
-                                      page,
-                                      head,
-                                      slot,
+                                      key_row,
+                                      key_head,
+                                      key_slot,
                                       vs,
-                                      page,
-                                      head,
-                                      slot,
+                                      value_row,
+                                      value_head,
+                                      value_slot,
                                       to,
                                       group,
                                       key_heads,
                                       slots,
                                       size,
-                                      0.3f,
+                                      scale,
                                       softcap,
                                       paged ? table : nullptr,
-                                      row_blocks()};
+                                      block_stride()};
     };
     cuda::DecodeAttentionOnDevice<Element> on_device{
         job(q.data(), k.data(), v.data(), out.data(), b.data()),
@@ -107,7 +119,7 @@ struct Case {
       bool there = spans[2 * i] >= 0 && begin <= end && row >= 0 && row < cache_rows();
       there = there && (paged ? end <= row_blocks() * slots : end - begin <= slots);
       for (int64_t p = begin; there && paged && p < end; ++p) {
-        const int64_t page = blocks[row * row_blocks() + p / slots];
+        const int64_t page = blocks[row * block_stride() + p / slots];
         there = page >= 0 && page < pages();
       }
       for (int64_t h = 0; there && h < key_heads; ++h) {
@@ -136,6 +148,43 @@ TEST_P(DecodeAttentionTest, EveryHeadSizeAndGroup) {
       ASSERT_NO_FATAL_FAILURE(c.check<float>(1e-5)) << size << " by " << group;
     }
   }
+}
+
+TEST_P(DecodeAttentionTest, EveryStrideAndAlignment) {
+  for (size_t i = 0; i < 3; ++i) {
+    for (int64_t gap : {1, 2, 4}) {
+      Case c;
+      c.key_gaps[i] = gap;
+      ASSERT_NO_FATAL_FAILURE(c.check<float>(3e-6)) << "keys, gap " << i << " of " << gap;
+      std::swap(c.key_gaps, c.value_gaps);
+      ASSERT_NO_FATAL_FAILURE(c.check<float>(3e-6)) << "values, gap " << i << " of " << gap;
+    }
+  }
+  for (size_t shift : {1, 2, 4}) {
+    Case c;
+    c.shift = shift;
+    c.query_gaps = {3, 5};
+    ASSERT_NO_FATAL_FAILURE(c.check<float>(3e-6)) << "shifted by " << shift;
+  }
+}
+
+/// Whose exponentials are 0 or infinity, and whose largest lies far below 0.
+TEST_P(DecodeAttentionTest, LargeScores) {
+  Case c;
+  c.scale = 300;
+  c.spans = {0, 2, 5, 6};
+  c.check<float>(2e-4);
+}
+
+TEST_P(DecodeAttentionTest, LargestHead) {
+  Case c;
+  c.group = 8;
+  c.key_heads = 1;
+  c.size = cuda::kMaxHeadSize;
+  c.slots = 1;
+  c.scale = 0x1p-6f;
+  c.spans = {0, 3};
+  c.check<float>(1e-5);
 }
 
 TEST_P(DecodeAttentionTest, HalfPrecision) {
@@ -179,6 +228,9 @@ TEST_P(DecodeAttentionTest, WhatIsNotThereIsNotRead) {
   c.spans = {0, 37, -1, 3, 5, 4, 0, 49, 0, 20, 0, 20, 0, 48};
   c.rows = {0, 0, 0, 0, 2, -1, 1};
   c.blocks = {7, 2, 9, 4, 10, -1};  // no page 10
+  c.check<float>(3e-6);
+  c.blocks = {7, 2, 9, 1, 4, 10, -1, 1};
+  c.unused_blocks = 1;
   c.check<float>(3e-6);
 }
 

@@ -1,5 +1,6 @@
 // The CUDA kernel and its launcher against the scalar oracle.
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "kernels/cuda/kv_append_.cu"
@@ -26,30 +27,44 @@ struct Case {
   int64_t key_bytes = 32, value_bytes = 32;
   std::vector<int64_t> positions{3, 0}, rows{};
   std::vector<int64_t> blocks{};  ///< (2, n): the cache's rows are pages
+  int64_t unused_blocks = 0;      ///< the last of each row of them
   size_t shift = 0;
+  /// Bytes behind each vector, head and row of the cache, and each vector, token and row of what is
+  /// new.
+  std::array<int64_t, 6> gaps{};
 
-  int64_t row_blocks() const { return std::ssize(blocks) / 2; }
+  int64_t block_stride() const { return std::ssize(blocks) / 2; }
+  int64_t row_blocks() const { return block_stride() - unused_blocks; }
   int64_t rows_there() const { return blocks.empty() ? cache_rows : 2; }
-
-  size_t cache_bytes(int64_t bytes) const { return cache_rows * heads * slots * bytes; }
-  size_t fresh_bytes(int64_t bytes) const { return batch * heads * tokens * bytes; }
 
   /// New tokens lie (batch, tokens, heads), as Hugging Face passes them.
   KvSide side(std::byte* cache, const std::byte* fresh, int64_t bytes) const {
-    return {cache, heads * slots * bytes, slots * bytes, bytes, fresh, heads * tokens * bytes,
-            bytes, heads * bytes,         bytes};
+    KvSide side{cache, 0, 0, bytes + gaps[0], fresh, 0, bytes + gaps[3], 0, bytes};
+    side.head_stride = slots * side.slot_stride + gaps[1];
+    side.row_stride = heads * side.head_stride + gaps[2];
+    side.fresh_token_stride = heads * side.fresh_head_stride + gaps[4];
+    side.fresh_batch_stride = tokens * side.fresh_token_stride + gaps[5];
+    return side;
+  }
+  int64_t cache_bytes(int64_t bytes) const {
+    return cache_rows * side(nullptr, nullptr, bytes).row_stride;
+  }
+  int64_t fresh_bytes(int64_t bytes) const {
+    return batch * side(nullptr, nullptr, bytes).fresh_batch_stride;
   }
 
   /// Token by token, since the oracle takes no pages that are not there.
-  void append_to_pages(std::vector<std::byte>& cache, const std::vector<std::byte>& new_vectors,
-                       int64_t fresh, int64_t row, int64_t position, int64_t bytes) const {
-    for (int64_t t = 0; t < tokens; ++t) {
-      const int64_t block = (position + t) / slots;
-      const int64_t page = block < row_blocks() ? blocks[row * row_blocks() + block] : -1;
+  void append_to_pages(const KvSide& side, int64_t b, int64_t row) const {
+    for (int64_t t = 0; t < tokens && t <= INT64_MAX - positions[b]; ++t) {
+      const int64_t block = (positions[b] + t) / slots;
+      const int64_t page = block < row_blocks() ? blocks[row * block_stride() + block] : -1;
       if (page < 0 || page >= cache_rows) continue;
       for (int64_t h = 0; h < heads; ++h) {
-        const int64_t slot = (page * heads + h) * slots + (position + t) % slots;
-        std::copy_n(&new_vectors[(fresh + t * heads + h) * bytes], bytes, &cache[slot * bytes]);
+        std::copy_n(side.fresh + b * side.fresh_batch_stride + h * side.fresh_head_stride +
+                        t * side.fresh_token_stride,
+                    side.bytes,
+                    side.cache + page * side.row_stride + h * side.head_stride +
+                        (positions[b] + t) % slots * side.slot_stride);
       }
     }
   }
@@ -66,23 +81,24 @@ struct Case {
     cuda::launch_kv_append(
         {side(k.data(), nk.data(), key_bytes), side(v.data(), nv.data(), value_bytes), p.data(),
          rows.empty() ? nullptr : r.data(), rows_there(), batch, heads, tokens, slots,
-         blocks.empty() ? nullptr : pages.data(), row_blocks(), row_blocks(), cache_rows},
+         blocks.empty() ? nullptr : pages.data(), block_stride(), row_blocks(), cache_rows},
         nullptr);
 
     // The oracle takes only what the kernel does not leave out.
+    KvSide key_side = side(keys.data(), new_keys.data(), key_bytes);
+    KvSide value_side = side(values.data(), new_values.data(), value_bytes);
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t row = rows.empty() ? b : rows[b];
       if (positions[b] < 0 || row < 0 || row >= rows_there()) continue;
-      const int64_t fresh = b * heads * tokens;
       if (!blocks.empty()) {
-        append_to_pages(keys, new_keys, fresh, row, positions[b], key_bytes);
-        append_to_pages(values, new_values, fresh, row, positions[b], value_bytes);
+        append_to_pages(key_side, b, row);
+        append_to_pages(value_side, b, row);
         continue;
       }
-      scalar::kv_append({side(keys.data(), new_keys.data() + fresh * key_bytes, key_bytes),
-                         side(values.data(), new_values.data() + fresh * value_bytes, value_bytes),
-                         &positions[b], &row, cache_rows, 1, heads, tokens, slots},
-                        0, heads);
+      KvAppend one{key_side, value_side, &positions[b], &row, cache_rows, 1, heads, tokens, slots};
+      one.keys.fresh += b * key_side.fresh_batch_stride;
+      one.values.fresh += b * value_side.fresh_batch_stride;
+      scalar::kv_append(one, 0, heads);
     }
     ASSERT_EQ(k.values(), keys);
     ASSERT_EQ(v.values(), values);
@@ -98,6 +114,28 @@ TEST_P(KvAppendTest, EveryWordAndVectorSize) {
       c.shift = shift;
       ASSERT_NO_FATAL_FAILURE(c.check()) << bytes << " bytes, shifted by " << shift;
     }
+  }
+}
+
+TEST_P(KvAppendTest, StridesThatNoWordDivides) {
+  for (size_t i = 0; i < 6; ++i) {
+    for (int64_t gap : {1, 8}) {
+      Case c;
+      c.tokens = 2;
+      c.gaps[i] = gap;
+      ASSERT_NO_FATAL_FAILURE(c.check()) << "gap " << i << " of " << gap;
+    }
+  }
+}
+
+TEST_P(KvAppendTest, SizesThatNoWordDivides) {
+  for (int64_t bytes : {8, 17}) {
+    Case c;
+    c.value_bytes = bytes;
+    ASSERT_NO_FATAL_FAILURE(c.check()) << bytes << " of values";
+    c.key_bytes = bytes;
+    c.gaps = {32 - bytes, 0, 0, 32 - bytes, 0, 0};  // so that every vector is aligned
+    ASSERT_NO_FATAL_FAILURE(c.check()) << bytes << " of both";
   }
 }
 
@@ -129,13 +167,14 @@ TEST_P(KvAppendTest, NegativePositionsAndRowsThatAreNotThereAreLeftOut) {
 }
 
 TEST_P(KvAppendTest, PagesAndNoneThatAreNotThere) {
-  for (int64_t position : {0, 4, 9}) {
+  for (int64_t position : {int64_t{0}, int64_t{4}, int64_t{9}, INT64_MAX - 3}) {
     Case c;
     c.cache_rows = 6;
-    c.blocks = {5, 0, 6, 2, -1, 3};
+    c.blocks = {5, 0, 6, 1, 2, -1, 3, 1};
+    c.unused_blocks = 1;
     c.rows = {1, 0};
     c.tokens = 7;
-    c.positions = {position, 14 - position};
+    c.positions = {position, position < 14 ? 14 - position : 0};
     ASSERT_NO_FATAL_FAILURE(c.check()) << position;
   }
 }

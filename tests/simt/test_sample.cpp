@@ -52,7 +52,8 @@ struct Batch {
     std::vector<SampleState> states;
   };
 
-  Result on_device(size_t shift) const {
+  /// With `tokens_only`, the other results are not asked for.
+  Result on_device(size_t shift, bool tokens_only = false) const {
     DeviceBuffer<Element> in("logits", logits, shift);
     DeviceBuffer<SampleSettings> options("settings", settings);
     DeviceBuffer<SampleState> state("state", states);
@@ -61,7 +62,8 @@ struct Batch {
     DeviceBuffer<float> logprobs("logprobs", static_cast<size_t>(rows));
     cuda::launch_sample<Element>(
         {in.data(), stride, count, options.data(), settings.size() > 1, state.data(), keep_ties,
-         tokens.data(), reinterpret_cast<bool*>(valid.data()), logprobs.data()},
+         tokens.data(), tokens_only ? nullptr : reinterpret_cast<bool*>(valid.data()),
+         tokens_only ? nullptr : logprobs.data()},
         rows, nullptr);
     return {tokens.values(), valid.values(), logprobs.values(), state.values()};
   }
@@ -113,6 +115,24 @@ void every_filter() {
 TEST_P(SampleTest, EveryFilter_float) { every_filter<float>(); }
 TEST_P(SampleTest, EveryFilter_Half) { every_filter<Half>(); }
 TEST_P(SampleTest, EveryFilter_BFloat16) { every_filter<BFloat16>(); }
+
+TEST_P(SampleTest, TokensAlone) {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  Batch<float> batch(3, 40, 0, {1, 0, 1, 0}, [&] { return normal(random); });
+  EXPECT_EQ(batch.on_device(0, true).tokens, batch.on_host().tokens);
+}
+
+/// Of a row whose elements are as likely as each other, with as many as a thread has several of.
+TEST_P(SampleTest, FirstOfEqualsAndTheFloorItself_case24) {
+  for (float min_p : {0.0f, 1.0f}) {
+    for (float temperature : {0.0f, 1.0f}) {
+      Batch<float>(2, 1300, 0, {temperature, 0, 1, min_p}, [] { return 0.5f; }).expect_same();
+    }
+  }
+  const auto greedy = Batch<float>(1, 1300, 0, {0, 0, 1, 0}, [] { return 0.5f; }).on_device(0);
+  EXPECT_EQ(greedy.tokens[0], 0);
+}
 
 TEST_P(SampleTest, RowsOfSeveralGroups) {
   std::mt19937 random(4);
@@ -170,6 +190,14 @@ TEST_P(SampleTest, NanAndInfinity_case14) {
 
 TEST_P(SampleTest, NothingToDraw) {
   Batch<float>(0, 9, 0, {1, 0, 1, 0}, [] { return 0.0f; }).expect_same();
+}
+
+/// More blocks than are summed at a time. In one schedule: it takes long.
+TEST(Sample, RowSummedInSeveralTurns) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  constexpr int64_t kCount = cuda::kSampleKeys * kSampleBlock + 5'000;
+  Batch<BFloat16>(1, kCount, 0, {1, 0, 1, 0}, [&] { return normal(random); }).expect_same(0);
 }
 
 }  // namespace

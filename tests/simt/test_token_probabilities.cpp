@@ -102,6 +102,11 @@ TEST_P(TokenProbabilitiesTest, TiesEndAnywhere_case24) {
   }
 }
 
+/// Of a row that is not listed, and whose elements all lie exactly at the floor.
+TEST_P(TokenProbabilitiesTest, TheFloorItself) {
+  Batch<float>(2, 700, 0, {1, 0, 1, 1}, [] { return 0.5f; }).expect_same();
+}
+
 TEST_P(TokenProbabilitiesTest, RowsOfEveryKind_case14_case20) {
   for (int64_t count : {5, 700}) {
     Batch<float> batch(7, count, 1, {}, [] { return 0.5f; });
