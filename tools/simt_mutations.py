@@ -124,7 +124,7 @@ def main() -> int:
             if failed or reason != "all tests pass":
                 sys.exit(f"{test} does not pass without a fault: {reason}")
 
-    print(f"{'kernel':<26} {'fault':<36} {'':<6} found by")
+    print(f"{'kernel':<26} {'fault':<44} {'':<6} found by")
     caught = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         for fault, (found, reason) in zip(
@@ -132,7 +132,7 @@ def main() -> int:
         ):
             caught += found
             kernel = Path(fault.file).name
-            print(f"{kernel:<26} {fault.what:<36} {'caught' if found else 'MISSED'} {reason[:110]}", flush=True)
+            print(f"{kernel:<26} {fault.what:<44} {'caught' if found else 'MISSED'} {reason[:110]}", flush=True)
     print(f"{caught} passed, {len(faults) - caught} failed")
     return 0 if caught >= NEEDED * len(faults) else 1
 

@@ -166,6 +166,10 @@ TEST_P(DecodeAttentionTest, EveryStrideAndAlignment) {
     c.query_gaps = {3, 5};
     ASSERT_NO_FATAL_FAILURE(c.check<float>(3e-6)) << "shifted by " << shift;
   }
+  Case c;
+  c.blocks = {7, 2, 9, 3, 4, 1, 0, 5};
+  c.unused_blocks = 1;
+  c.check<float>(3e-6);
 }
 
 /// Whose exponentials are 0 or infinity, and whose largest lies far below 0.
