@@ -17,6 +17,7 @@ class Fault:
     old: str
     new: str
     nth: int = 1  # which occurrence of `old`
+    test: str = ""  # of which kernel; "": of the file's own
 
 
 EXTRACT, GATHER, SCALED = (
@@ -72,6 +73,9 @@ FAULTS = [
     Fault(TERNARY, "subnormals not enlarged", "0x1p100f", "1.0f"),
     Fault(TERNARY, "digits of another place", "digits >> 2 * s", "digits >> s"),
     Fault(TERNARY, "codes of 11 pass", "if (!valid)", "if (false)"),
+    Fault(TERNARY, "columns skipped", "column += warps", "column += warps + 1"),
+    Fault(TERNARY, "rows skipped", "row += int64_t{gridDim.y} * Rows", "row += int64_t{gridDim.y + 1} * Rows"),
+    Fault(TERNARY, "columns skipped: exact", "column += warps", "column += warps + 1", 2),
     Fault(TERNARY, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1", 2),
     Fault(TERNARY, "<= for <: a row too many", "lane == 0 && row + r < job.rows", "lane == 0 && row + r <= job.rows"),
     Fault(TERNARY_LAUNCH, "missing tail", "job.n + kWarps - 1", "job.n"),
@@ -86,10 +90,14 @@ FAULTS = [
     Fault(LINEAR8, "read past the end", "j < count ? e4m3", "j <= count ? e4m3"),
     Fault(LINEAR8, "group of another block", "at / kFloat8Block : 0", "at / 64 : 0"),
     Fault(LINEAR8, "row's scale for all", "source * job.groups + group", "group"),
+    Fault(LINEAR8, "columns skipped", "column += warps", "column += warps + 1"),
+    Fault(LINEAR8, "products skipped", "i += step", "i += step + 1"),
     Fault(LINEAR8, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1"),
     Fault(LINEAR8, "row too many written", "lane == 0 && row < job.rows", "lane == 0"),
     Fault(TERNARY_TILES, "removed barrier: before a piece is read", BARRIER, ""),
     Fault(TERNARY_TILES, "removed barrier: before valid is read", BARRIER, "", 2),
+    Fault(TERNARY_TILES, "removed barrier: between tiles", BARRIER, "", 3),
+    Fault(TERNARY_TILES, "tiles skipped", "tile += gridDim.x", "tile += gridDim.x + 1"),
     Fault(TERNARY_TILES, "one piece for both turns", "now ^= 1", "now ^= 0"),
     Fault(TERNARY_TILES, "<= for <: a word too many", "word >= words", "word > words"),
     Fault(TERNARY_TILES, "<= for <: a column too many", "column + at >= job.n", "column + at > job.n"),
@@ -188,7 +196,7 @@ FAULTS = [
     Fault(MOVE_LAUNCH, "strides not checked", "side.slot_stride | side.bytes", "side.bytes"),
     Fault(MOVE_LAUNCH, "words of keys for values", "joined(job.keys) | joined(job.values)", "joined(job.keys)"),
     Fault(MOVE_LAUNCH, "no plane of values", "grid.z = 2", "grid.z = 1"),
-    # Four barriers of sample.cuh order nothing that others do not order too: the first of open_block, most_of_block and
+    # Three barriers of sample.cuh order nothing that others do not order too: the first of open_block and of
     # collect_where, and the kernel's own.
     Fault(SAMPLE, "removed barrier: before one thread's turn", BARRIER, "", 2),
     Fault(SAMPLE, "removed barrier: after one thread's turn", BARRIER, "", 3),
@@ -200,6 +208,9 @@ FAULTS = [
     Fault(SAMPLE, "removed barrier: after keys", BARRIER, "", 11),
     Fault(SAMPLE, "removed barrier: before blocks' sums", BARRIER, "", 12),
     Fault(SAMPLE, "removed barrier: after blocks' sums", BARRIER, "", 13),
+    Fault(SAMPLE, "removed barrier: between rows", BARRIER, "", 5, test="token_probabilities"),
+    Fault(SAMPLE, "least weight left out", "r >= C::kLeast", "r > C::kLeast", test="token_probabilities"),
+    Fault(SAMPLE, "rows skipped", "r += gridDim.x", "r += gridDim.x + 1"),
     Fault(SAMPLE, "ties to the last: of a thread", "value > mine_ ||", "value >= mine_ ||"),
     Fault(SAMPLE, "ties to the last: of a block", "if (other > key) key", "if (other < key) key"),
     Fault(SAMPLE, "lane mask wrong: maxima", "mask = 16; mask > 0", "mask = 16; mask > 1"),
@@ -219,6 +230,7 @@ FAULTS = [
     Fault(SAMPLE, "null written", "if (job.valid) ", ""),
     Fault(SAMPLE, "null written: logarithms", "if (job.logprobs) ", ""),
     Fault(SAMPLE, "one row's settings for all", "r * job.settings_stride", "0"),
+    Fault(PROBABILITIES, "rows skipped", "r += gridDim.x", "r += gridDim.x + 1"),
     Fault(PROBABILITIES, "removed barrier: before the list", BARRIER, ""),
     Fault(PROBABILITIES, "<= for <: listed past the end", "i < n; i +=", "i <= n; i +="),
     Fault(PROBABILITIES, "<= for <: a tie too many", "i < end", "i <= end"),
@@ -232,6 +244,7 @@ FAULTS = [
     Fault(SKINNY, "row too many written", "lane == 0 && row < job.rows", "lane == 0"),
     Fault(SKINNY, "alignment check too weak", "% sizeof(Pack) == 0", "% sizeof(Element) == 0"),
     Fault(SKINNY, "alignment of weights alone", "starts |= reinterpret_cast<uintptr_t>(x[row]);", ""),
+    Fault(SKINNY, "columns skipped", "column += warps", "column += warps + 1"),
     Fault(SKINNY, "missing tail", "i = packs * Pack::kSize + lane", "i = job.k"),
     Fault(SKINNY, "wrong stride: adjacent weights", "column * job.weight_stride", "column * job.k"),
     Fault(SKINNY, "lane mask wrong", "mask = 16; mask > 0", "mask = 16; mask > 1"),
@@ -247,7 +260,7 @@ FAULTS = [
     Fault(ROW_GRID, "grid not limited", "block.y, kMaxGridY", "block.y, int64_t{1} << 31"),
     Fault(GATHER_LAUNCH, "stride not checked", "job.row_stride | job.row_bytes", "job.row_bytes"),
     Fault(GATHER_LAUNCH, "size not checked", "job.row_stride | job.row_bytes", "job.row_stride"),
-    Fault(SCALED_LAUNCH, "channels without threads", "job.batch * job.channels", "job.channels"),
+    Fault(SCALED_LAUNCH, "grid of nothing", "if (lines == 0 || job.channel_size == 0) return;", ""),
     Fault(BFLOAT16_LAUNCH, "missing tail", "job.count + kBfloat16Threads - 1", "job.count"),
     Fault(ARGMAX, "removed barrier: before the totals", BARRIER, ""),
     Fault(ARGMAX, "removed barrier: between rows", BARRIER, "", 2),
@@ -285,9 +298,9 @@ _TESTED_WITH = {
 
 
 def test_of(fault: Fault) -> str:
-    """The test of the fault's kernel, from the repository's root on."""
-    name = Path(fault.file).stem if fault.file.startswith("csrc/") else "example_kernels"
-    return f"tests/simt/test_{_TESTED_WITH.get(name, name)}.cpp"
+    """The test that should notice, from the repository's root on."""
+    own = Path(fault.file).stem if fault.file.startswith("csrc/") else "example_kernels"
+    return f"tests/simt/test_{fault.test or _TESTED_WITH.get(own, own)}.cpp"
 
 
 def with_fault(text: str, fault: Fault) -> str | None:

@@ -30,6 +30,7 @@ struct Layer {
   std::vector<uint8_t> x, weight;
   std::vector<float> x_scale, weight_scale;
   std::vector<Element> bias;
+  unsigned grid = 0;  // 0: as the launcher has it
 
   Layer(int64_t rows, int64_t k, int64_t n, bool blocks, int64_t gap)
       : rows(rows), k(k), n(n), stride(k + gap) {
@@ -59,10 +60,25 @@ struct Layer {
     DeviceBuffer<uint8_t> weights("weight", weight, shift);
     DeviceBuffer<float> scales("weight_scale", weight_scale, shift);
     DeviceBuffer<Element> biases("bias", bias, shift), out("out", rows * n, shift);
-    cuda::launch_float8_linear({xs.data(), x_scales.data(), weights.data(), stride, scales.data(),
-                                with_bias ? biases.data() : nullptr, out.data(), kType<Element>,
-                                rows, k, n, group, groups},
-                               nullptr);
+    const Float8Linear job{xs.data(),
+                           x_scales.data(),
+                           weights.data(),
+                           stride,
+                           scales.data(),
+                           with_bias ? biases.data() : nullptr,
+                           out.data(),
+                           kType<Element>,
+                           rows,
+                           k,
+                           n,
+                           group,
+                           groups};
+    if (grid == 0) {
+      cuda::launch_float8_linear(job, nullptr);
+    } else {
+      cuda::launch("float8_linear", cuda::float8_linear<4>, grid, cuda::kFloat8LinearThreads, 0,
+                   nullptr, job);
+    }
     return out.values();
   }
 
@@ -130,6 +146,12 @@ TEST(Float8LinearValuesTest, EveryWeightWithSixteenInputs) {
   }
 }
 
+TEST_P(Float8LinearTest, MoreColumnsThanWarps) {
+  Layer<> layer(3, 130, 21, true, 0);
+  layer.grid = 2;
+  layer.expect_bound(true, 0);
+}
+
 template <class Element>
 void expect_rescaled() {
   const Layer<Element> layer(3, 1, 70, false, 0);
@@ -138,15 +160,33 @@ void expect_rescaled() {
   DeviceBuffer<float> from("products", products), x_scale("x_scale", layer.x_scale),
       weight_scale("weight_scale", layer.weight_scale);
   DeviceBuffer<Element> bias("bias", layer.bias), out("out", products.size());
-  cuda::launch_float8_rescale({nullptr, x_scale.data(), nullptr, 1, weight_scale.data(),
-                               bias.data(), out.data(), kType<Element>, 3, 1, 70, 1, 1},
-                              from.data(), nullptr);
+  const Float8Linear job{nullptr,
+                         x_scale.data(),
+                         nullptr,
+                         1,
+                         weight_scale.data(),
+                         bias.data(),
+                         out.data(),
+                         kType<Element>,
+                         3,
+                         1,
+                         70,
+                         1,
+                         1};
+  cuda::launch_float8_rescale(job, from.data(), nullptr);
   const std::vector<Element> got = out.values();
   for (int i = 0; i < 3 * 70; ++i) {
     const float want = products[i] * (layer.x_scale[i / 70] * layer.weight_scale[i % 70]) +
                        to_float(layer.bias[i % 70]);
     ASSERT_EQ(to_float(got[i]), to_float(from_float<Element>(want))) << i;
   }
+  // More elements than threads.
+  DeviceBuffer<Element> again("out", products.size());
+  Float8Linear small = job;
+  small.out = again.data();
+  cuda::launch("float8_rescale", cuda::float8_rescale, 2, 32, 0, nullptr, small,
+               static_cast<const float*>(from.data()));
+  for (int i = 0; i < 3 * 70; ++i) ASSERT_EQ(to_float(again.values()[i]), to_float(got[i])) << i;
 }
 
 TEST_P(Float8LinearTest, RescalesProducts) {

@@ -60,6 +60,7 @@ TEST_P(GatherRecordsTest, EveryWordAndRowSize) {
 TEST_P(GatherRecordsTest, RowsMayLieApart) {
   compare(13, 48, 32, 9, 0);
   compare(13, 35, 32, 9, 0);
+  compare(13, 48, 25, 9, 0);
 }
 
 TEST_P(GatherRecordsTest, NothingToCopyLaunchesNothing) {

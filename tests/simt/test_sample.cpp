@@ -34,6 +34,7 @@ struct Batch {
   std::vector<SampleSettings> settings;
   std::vector<SampleState> states;
   bool keep_ties = false;
+  unsigned blocks = 0;  // 0: as many as the launcher has
 
   template <class Value>
   Batch(int64_t rows, int64_t count, int64_t gap, SampleSettings all, Value&& value)
@@ -60,11 +61,22 @@ struct Batch {
     DeviceBuffer<int64_t> tokens("tokens", static_cast<size_t>(rows));
     DeviceBuffer<unsigned char> valid("valid", static_cast<size_t>(rows));
     DeviceBuffer<float> logprobs("logprobs", static_cast<size_t>(rows));
-    cuda::launch_sample<Element>(
-        {in.data(), stride, count, options.data(), settings.size() > 1, state.data(), keep_ties,
-         tokens.data(), tokens_only ? nullptr : reinterpret_cast<bool*>(valid.data()),
-         tokens_only ? nullptr : logprobs.data()},
-        rows, nullptr);
+    const Sample<Element> job{in.data(),
+                              stride,
+                              count,
+                              options.data(),
+                              settings.size() > 1,
+                              state.data(),
+                              keep_ties,
+                              tokens.data(),
+                              tokens_only ? nullptr : reinterpret_cast<bool*>(valid.data()),
+                              tokens_only ? nullptr : logprobs.data()};
+    if (blocks == 0) {
+      cuda::launch_sample(job, rows, nullptr);
+    } else {
+      cuda::launch("sample", cuda::sample<Element>, blocks, cuda::kSampleThreads, 0, nullptr, job,
+                   rows);
+    }
     return {tokens.values(), valid.values(), logprobs.values(), state.values()};
   }
 
@@ -115,6 +127,15 @@ void every_filter() {
 TEST_P(SampleTest, EveryFilter_float) { every_filter<float>(); }
 TEST_P(SampleTest, EveryFilter_Half) { every_filter<Half>(); }
 TEST_P(SampleTest, EveryFilter_BFloat16) { every_filter<BFloat16>(); }
+
+/// As blocks have them that are more than the grid.
+TEST_P(SampleTest, SeveralRowsOfABlock) {
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  Batch<float> batch(5, 300, 0, {1, 0, 1, 0}, [&] { return normal(random); });
+  batch.blocks = 2;
+  batch.expect_same();
+}
 
 TEST_P(SampleTest, TokensAlone) {
   std::mt19937 random(6);

@@ -21,6 +21,7 @@ template <class Element>
 struct Layer {
   int64_t rows, k, n, stride;
   std::vector<Element> x, weight, bias;
+  unsigned blocks = 0;  // 0: as many as the launcher has
 
   /// Elements drawn by `value`; NaN between the rows of weights.
   template <class Value>
@@ -38,10 +39,15 @@ struct Layer {
   std::vector<Element> on_device(bool with_bias, size_t shift) const {
     DeviceBuffer<Element> xs("x", x, shift), weights("weight", weight, shift),
         biases("bias", bias, shift), out("out", static_cast<size_t>(rows * n), shift);
-    cuda::launch_skinny_linear<Element>(
-        {xs.data(), weights.data(), stride, with_bias ? biases.data() : nullptr, out.data(), rows,
-         k, n},
-        nullptr);
+    const SkinnyLinear<Element> job{
+        xs.data(),  weights.data(), stride, with_bias ? biases.data() : nullptr,
+        out.data(), rows,           k,      n};
+    if (blocks == 0) {
+      cuda::launch_skinny_linear(job, nullptr);
+    } else {
+      cuda::launch("skinny_linear", cuda::skinny_linear<Element, 4>, blocks, cuda::kSkinnyThreads,
+                   0, nullptr, job);
+    }
     return out.values();
   }
 
@@ -117,6 +123,15 @@ TEST_P(SkinnyLinearTest, UnalignedAndStrided_BFloat16) { unaligned_and_strided<B
 TEST_P(SkinnyLinearTest, KeepsTheBound_float) { keeps_the_bound<float>(0); }
 TEST_P(SkinnyLinearTest, KeepsTheBound_Half) { keeps_the_bound<Half>(0x1p-11); }
 TEST_P(SkinnyLinearTest, KeepsTheBound_BFloat16) { keeps_the_bound<BFloat16>(0x1p-8); }
+
+TEST_P(SkinnyLinearTest, MoreColumnsThanWarps) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  Layer<float> layer(3, 40, 21, 0, [&] { return normal(random); });
+  const std::vector<float> want = layer.on_device(true, 0);
+  layer.blocks = 2;
+  EXPECT_EQ(layer.on_device(true, 0), want);
+}
 
 TEST_P(SkinnyLinearTest, NanAndInfinityGoThrough) {
   Layer<float> layer(2, 70, 3, 0, [] { return 1.0f; });

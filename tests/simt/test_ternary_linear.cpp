@@ -32,6 +32,7 @@ struct Layer {
   std::vector<Element> x, bias;
   std::vector<uint32_t> packed;
   std::vector<float> scale;
+  unsigned blocks = 0;  // 0: as many as the launcher has
 
   Layer(int64_t rows, int64_t k, int64_t n, bool one_scale = false)
       : rows(rows), k(k), n(n), packed(n * trit_words(k)), scale(one_scale ? 1 : n) {
@@ -61,12 +62,22 @@ struct Layer {
                                 static_cast<size_t>(prepared * cuda::ternary_value_bytes(k)));
     DeviceBuffer<float> scales("scales", static_cast<size_t>(prepared));
     DeviceBuffer<int32_t> sums("sums", static_cast<size_t>(prepared));
-    cuda::launch_ternary_linear<Element>(
-        {xs.data(), words.data(), column_scales.data(), scale.size() == 1 ? 0 : 1,
-         with_bias ? biases.data() : nullptr, out.data(), rows, k, n, values.data(), scales.data(),
-         sums.data(), nullptr},
-        exact, nullptr);
+    launch({xs.data(), words.data(), column_scales.data(), scale.size() == 1 ? 0 : 1,
+            with_bias ? biases.data() : nullptr, out.data(), rows, k, n, values.data(),
+            scales.data(), sums.data(), nullptr},
+           exact);
     return out.values();
+  }
+
+  void launch(const TernaryLinear<Element>& job, bool exact) {
+    if (blocks == 0) return cuda::launch_ternary_linear(job, exact, nullptr);
+    const auto queue = [&](auto kernel, dim3 grid) {
+      cuda::launch("ternary_linear", kernel, grid, cuda::kTernaryThreads, 0, nullptr, job);
+    };
+    if (exact) return queue(cuda::ternary_linear_exact<Element, 2>, dim3(blocks, blocks));
+    queue(cuda::ternary_prepare<Element>, static_cast<unsigned>(rows));
+    if (rows > cuda::kTernaryFewRows) return queue(cuda::ternary_tiles<Element>, blocks);
+    queue(cuda::ternary_linear<Element, 2>, dim3(blocks, blocks));
   }
 
   std::vector<Element> by_oracle(bool with_bias) {
@@ -118,6 +129,18 @@ TEST_P(TernaryLinearTest, TilesOfManyRowsHaveTheOraclesBits) {
   expect_the_oracles_bits<float>(65, 40, 66, 1);
   expect_the_oracles_bits<Half>(20, 77, 4);
   expect_the_oracles_bits<BFloat16>(20, 77, 4, 1);
+}
+
+TEST_P(TernaryLinearTest, MoreRowsColumnsAndTilesThanBlocks) {
+  for (auto [rows, k] : {std::array<int64_t, 2>{5, 70}, {65, 70}, {65, 0}}) {
+    Layer<float> layer(rows, k, 66);
+    layer.blocks = 1;
+    EXPECT_EQ(layer.on_device(false, true), layer.by_oracle(true)) << rows << " by " << k;
+  }
+  Layer<float> layer(5, 70, 9);
+  const auto want = layer.on_device(true, true);
+  layer.blocks = 1;
+  EXPECT_EQ(layer.on_device(true, true), want);
 }
 
 TEST_P(TernaryLinearTest, LargestSumsDoNotOverflow_case44) {

@@ -34,6 +34,7 @@ struct Batch {
   std::vector<Element> scores;
   std::vector<SampleSettings> settings;
   bool keep_ties = false;
+  unsigned blocks = 0;  // 0: as many as the launcher has
 
   template <class Value>
   Batch(int64_t rows, int64_t count, int64_t gap, SampleSettings all, Value&& value)
@@ -54,8 +55,13 @@ struct Batch {
     DeviceBuffer<Element> in("scores", scores, 1);
     DeviceBuffer<SampleSettings> options("settings", settings);
     DeviceBuffer<float> out("out", std::vector<float>(rows * (count + kOutGap), -7));
-    cuda::launch_token_probabilities<Element>(job(in.data(), options.data(), out.data()), rows,
-                                              nullptr);
+    const auto on_device = job(in.data(), options.data(), out.data());
+    if (blocks == 0) {
+      cuda::launch_token_probabilities(on_device, rows, nullptr);
+    } else {
+      cuda::launch("token_probabilities", cuda::token_probabilities<Element>, blocks,
+                   cuda::kSampleThreads, 0, nullptr, on_device, rows);
+    }
     return out.values();
   }
   std::vector<float> on_host() const {
@@ -100,6 +106,20 @@ TEST_P(TokenProbabilitiesTest, TiesEndAnywhere_case24) {
     Batch<float> batch(1, 8500, 0, {1, top_k, 1, 0}, [&] { return i++ % 9 ? 1.0f : 0.0f; });
     batch.expect_same();
   }
+}
+
+/// As blocks have them that are more than the grid.
+TEST_P(TokenProbabilitiesTest, SeveralRowsOfABlock) {
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  Batch<float> batch(5, 300, 0, {1, 0, 1, 0}, [&] { return normal(random); });
+  batch.blocks = 2;
+  batch.expect_same();
+}
+
+TEST_P(TokenProbabilitiesTest, TheLeastWeight) {
+  int64_t i = 0;
+  Batch<float>(1, 7, 0, {1, 0, 1, 0}, [&] { return i++ / -6.0f * 69.3f; }).expect_same();
 }
 
 /// Of a row that is not listed, and whose elements all lie exactly at the floor.
