@@ -122,6 +122,7 @@ TEST_P(KvAppendTest, StridesThatNoWordDivides) {
     for (int64_t gap : {1, 8}) {
       Case c;
       c.tokens = 2;
+      c.slots = c.heads = 16;  // so that one stride alone is odd
       c.gaps[i] = gap;
       ASSERT_NO_FATAL_FAILURE(c.check()) << "gap " << i << " of " << gap;
     }

@@ -75,6 +75,7 @@ TEST_P(KvMoveTest, StridesThatNoWordDivides) {
   for (size_t i = 0; i < 3; ++i) {
     for (int64_t gap : {1, 8}) {
       Case c;
+      c.slots = 16;  // so that one stride alone is odd
       c.gaps[i] = gap;
       ASSERT_NO_FATAL_FAILURE(c.check()) << "gap " << i << " of " << gap;
     }

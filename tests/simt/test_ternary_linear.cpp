@@ -180,6 +180,18 @@ TEST_P(TernaryLinearTest, ACodeOf11MakesItsColumnNan) {
   }
 }
 
+/// Of every quarter of a tile, and of the tile behind.
+TEST_P(TernaryLinearTest, ACodeOf11MakesNoOtherColumnOfTilesNan) {
+  Layer<float> layer(17, 40, 66);
+  for (const int64_t column : {5, 21, 37, 63, 65}) layer.word(column, 33) |= 3u << 2;
+  const auto got = layer.on_device(false, false);
+  for (int64_t i = 0; i < 17 * 66; ++i) {
+    const int64_t column = i % 66;
+    const bool bad = column == 5 || column == 21 || column == 37 || column == 63 || column == 65;
+    EXPECT_EQ(std::isnan(got[i]), bad) << i;
+  }
+}
+
 TEST_P(TernaryLinearTest, WhatStandsPastKMakesItsColumnNan) {
   for (const bool exact : {false, true}) {
     for (const auto [k, at] : {std::array<int64_t, 2>{5, 5}, {5, 15}, {531, 540}}) {
