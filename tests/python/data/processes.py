@@ -1,9 +1,12 @@
 """Processes of their own for tests of exits and signals, and what a process holds."""
 
+import gc
+import multiprocessing
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +52,16 @@ def group_is_gone(process, seconds=30):
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
+
+
+def left_behind():
+    """Threads, child processes and descriptors of this process. Threads of queues go on for a moment after torch has
+    closed these."""
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("QueueFeederThread"):
+            thread.join(60)
+    return threading.active_count(), len(multiprocessing.active_children()), descriptors()
 
 
 def memory(pid="self"):

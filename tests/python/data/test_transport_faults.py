@@ -10,7 +10,7 @@ from collections import deque
 import aegis
 import pytest
 import torch
-from processes import descriptors, group_is_gone, memory, run, start
+from processes import group_is_gone, left_behind, memory, run, start
 from samples import Numbered
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -34,8 +34,7 @@ def test_breaking_early_leaves_nothing_behind_case9(workers):
             assert x[3, 0, 0, 0] == 7
             del iterator
         del x
-        gc.collect()
-        return threading.active_count(), len(multiprocessing.active_children()), descriptors()
+        return left_behind()
 
     before = breaks(10)
     rss, slots = memory()["Rss"], loader.stats()["slot_bytes"]
@@ -61,13 +60,11 @@ def test_loaders_made_and_dropped_free_everything_case20():
             loader = FlatArenaDataLoader(Numbered(8), batch_size=4, num_workers=1)
             held = next(iter(loader))
         del loader, held
-        gc.collect()
-        return threading.active_count(), len(multiprocessing.active_children()), descriptors()
+        return left_behind()
 
     before = make(3)
     rss = memory()["Rss"]
-    # A thread of an earlier test may still have been on its way out.
-    assert all(now <= then for now, then in zip(make(30), before, strict=True))
+    assert make(30) == before
     assert memory()["Rss"] - rss < 2 << 20
 
 

@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_the_first_step(tmp_p
     threads = threading.active_count()
     with pytest.raises(OSError, match=str(path.parent)):
         Telemetry(path)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # one of an earlier test may have ended
 
 
 PROGRAM = """
