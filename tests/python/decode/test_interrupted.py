@@ -57,6 +57,11 @@ def interrupted(call, count, names=(), modules=(cache_positions,)):
     return False
 
 
+def has_texts(runner, want):
+    """Whether each row's text is the beginning of its row in ``want``."""
+    return all(torch.equal(runner.text(row), want[row, :length]) for row, length in enumerate(runner.lengths))
+
+
 def changes(cache):
     """What changes lengths between passes."""
     with cache.rows([1]):
@@ -103,8 +108,7 @@ def test_a_step_that_was_interrupted_anywhere_is_made_up_for():
             ended = not interrupted(runner.step, count, ("crop", "_changed", "_publish_lengths"))
             runner.step()
             runner.step()
-            for row, length in enumerate(runner.lengths):
-                assert torch.equal(runner.text(row), want[row, :length]), count
+            assert has_texts(runner, want), count
             runner.reset()
             count += 1
     assert count > 10
@@ -169,8 +173,7 @@ def test_a_seeds_tokens_go_on_wherever_a_pass_was_interrupted(options):
             assert grown in ([False] * 3, [True, False, True]), count
             runner.step()
             runner.step()
-            for row, length in enumerate(runner.lengths):
-                assert torch.equal(runner.text(row), want[row, :length]), count
+            assert has_texts(runner, want), count
             runner.reset()
             sampler.reset()
             count += 1
@@ -187,8 +190,7 @@ def test_a_prompt_that_was_interrupted_anywhere_can_be_fed_again():
             if not ended:
                 runner.prefill(ids)
             runner.step()
-            for row, length in enumerate(runner.lengths):
-                assert torch.equal(runner.text(row), want[row, :length]), count
+            assert has_texts(runner, want), count
             runner.reset()
             count += 1
     assert count > 10
